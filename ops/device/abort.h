@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Abort: how the devices of one run stop together. When one fails, every wait of every other ends.
+#ifndef ZEROBOX_OPS_DEVICE_ABORT_H_
+#define ZEROBOX_OPS_DEVICE_ABORT_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace zerobox {
+
+// A mutex and condition variable whose waits end when the run is aborted. Everything that blocks in
+// this project blocks here, so nothing can block for ever.
+class Abort;
+class WaitPoint {
+ public:
+  explicit WaitPoint(Abort& abort);
+  ~WaitPoint();
+  WaitPoint(const WaitPoint&) = delete;
+  WaitPoint& operator=(const WaitPoint&) = delete;
+
+  // Runs `change` under the lock and wakes all waiters.
+  void Notify(const std::function<void()>& change);
+  // Waits until `ready` (called under the lock) holds; false when the run was aborted before.
+  bool WaitUntil(const std::function<bool()>& ready);
+
+ private:
+  friend class Abort;
+  Abort& abort_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// One per run; outlives every WaitPoint. Thread-safe.
+class Abort {
+ public:
+  // Keeps the first error (later ones are dropped) and wakes every WaitPoint.
+  void Fail(absl::Status error);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // OK until Fail; then the first error.
+  absl::Status status() const;
+
+ private:
+  friend class WaitPoint;
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;
+  absl::Status first_error_;
+  std::vector<WaitPoint*> points_;
+};
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_OPS_DEVICE_ABORT_H_

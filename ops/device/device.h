@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Device: memory of a fixed capacity, four in-order streams of work, and named events between them.
+//
+// Enqueueing never blocks on the work and returns no error: a device keeps its first failure, skips
+// the work that comes after it, and HostWait returns the failure. So the model and the ZeRO stages
+// read like the paper. All calls come from the one worker thread that owns the device.
+#ifndef ZEROBOX_OPS_DEVICE_DEVICE_H_
+#define ZEROBOX_OPS_DEVICE_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "ops/device/buffer.h"
+#include "ops/device/memory.h"
+
+namespace zerobox {
+
+class Ops;
+
+enum class StreamId : uint8_t { kCompute, kCommunication, kToHost, kFromHost };
+inline constexpr int kStreams = 4;
+std::string_view Name(StreamId stream);
+
+// A point in one stream that other streams, and the host, can wait for. Each edge between two
+// streams is one event, named after what it protects.
+class Event {
+ public:
+  explicit Event(std::string_view name) : name_(name) {}
+  virtual ~Event() = default;
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::unique_ptr<Event> MakeEvent(std::string_view name) = 0;
+  // The event happens when all that is in the stream now is done.
+  virtual void Record(Event& event, StreamId stream) = 0;
+  // What is enqueued on the stream after this starts after the latest Record before this call;
+  // nothing to wait for if there was none.
+  virtual void Wait(StreamId stream, const Event& event) = 0;
+  // Waits for the latest Record, or the run's abort, whichever comes first. Returns the device's
+  // first failure, or the run's.
+  virtual absl::Status HostWait(const Event& event) = 0;
+
+  // Copies within the device, enqueued on `stream`; same dtype and number of elements.
+  virtual void Copy(StreamId stream, Buffer to, Buffer from) = 0;
+  virtual void Zero(StreamId stream, Buffer buffer) = 0;
+  // Between device and host memory. The host memory must stay, and be left alone, until an event
+  // recorded behind it has happened. Bytes are counted.
+  virtual void CopyToHost(StreamId stream, void* to, Buffer from) = 0;
+  virtual void CopyFromHost(StreamId stream, Buffer to, const void* from) = 0;
+
+  // The kernels, enqueued on the compute stream of this device.
+  virtual Ops& ops() = 0;
+  virtual MemoryPool& memory() = 0;
+
+  // Memory from the pool; what fails (a full region) becomes the device's failure, and the returned
+  // buffer may then not be followed, which nothing does because the device skips all work.
+  Buffer Allocate(Region region, Category category, DType dtype, int64_t elements,
+                  std::string_view label);
+  void Free(const Buffer& buffer) { memory().Free(buffer); }
+
+  // Keeps `error` if it is the first.
+  virtual void Fail(absl::Status error) = 0;
+  virtual absl::Status status() const = 0;
+};
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_OPS_DEVICE_DEVICE_H_

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostDevice: a device made of threads and ordinary memory of this machine, with a capacity of its
+// own. Its compute stream runs inline in the worker's thread (enqueueing an op there is running it);
+// the other streams are threads, so prefetch, overlap and the event protocol are real.
+#ifndef ZEROBOX_OPS_DEVICE_HOST_DEVICE_H_
+#define ZEROBOX_OPS_DEVICE_HOST_DEVICE_H_
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "ops/device/abort.h"
+#include "ops/device/device.h"
+#include "ops/device/recorder.h"
+
+namespace zerobox {
+
+class HostStream;  // a thread with an in-order queue
+
+struct HostDeviceOptions {
+  int rank = 0;             // names the device in messages and in the recorder
+  RegionBytes regions{};    // what to reserve, from the plan
+  int threads = 1;          // threads of its compute stream, the worker's included
+  bool poison = false;      // see MemoryPool::PoisonFreshMemory
+  Recorder* recorder = nullptr;
+  std::string drop_wait;    // for tests: Wait ignores events of this name
+};
+
+class HostDevice final : public Device {
+ public:
+  // ResourceExhausted when the machine does not give the memory. `abort` outlives the device.
+  static absl::StatusOr<std::unique_ptr<HostDevice>> Make(const HostDeviceOptions& options,
+                                                          Abort& abort);
+  ~HostDevice() override;  // waits for its streams; after an abort they end at once
+
+  std::unique_ptr<Event> MakeEvent(std::string_view name) override;
+  void Record(Event& event, StreamId stream) override;
+  void Wait(StreamId stream, const Event& event) override;
+  absl::Status HostWait(const Event& event) override;
+  void Copy(StreamId stream, Buffer to, Buffer from) override;
+  void Zero(StreamId stream, Buffer buffer) override;
+  void CopyToHost(StreamId stream, void* to, Buffer from) override;
+  void CopyFromHost(StreamId stream, Buffer to, const void* from) override;
+  Ops& ops() override;
+  MemoryPool& memory() override;
+  void Fail(absl::Status error) override;  // fails the run too
+  absl::Status status() const override;
+
+  // Runs `work` in its turn on `stream`, unless the device or the run has failed by then. A
+  // non-OK status fails both. `name` is a literal (it is kept by reference).
+  void Enqueue(StreamId stream, std::string_view name, std::function<absl::Status()> work);
+  // Splits [0, tasks) over the device's compute threads and returns when all are done: a fixed
+  // assignment, by `tasks` and the number of threads alone. For kernels.
+  void ParallelFor(int64_t tasks, const std::function<void(int64_t)>& task);
+  int threads() const;
+
+  // What the worker's thread is waiting for now ("" when it is not), and the same for a stream:
+  // an event's name, or what was set with SetWaitingFor. For the report of a failed run, and for
+  // tests that must know that a thread has arrived at a wait. Thread-safe.
+  std::string WaitingFor(StreamId stream) const;
+  void SetWaitingFor(StreamId stream, std::string what);
+
+  Abort& abort() { return abort_; }
+  int rank() const { return options_.rank; }
+
+ private:
+  HostDevice(const HostDeviceOptions& options, Abort& abort);
+  struct State;
+  HostDeviceOptions options_;
+  Abort& abort_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_OPS_DEVICE_HOST_DEVICE_H_

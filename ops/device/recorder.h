@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Recorder: sees every op's begin and end and the life of every allocation. Off unless a run sets
+// one; a device calls it from the threads of its streams, so an implementation locks for itself.
+#ifndef ZEROBOX_OPS_DEVICE_RECORDER_H_
+#define ZEROBOX_OPS_DEVICE_RECORDER_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "ops/device/buffer.h"
+
+namespace zerobox {
+
+enum class Category : uint8_t;
+enum class Region : uint8_t;
+enum class StreamId : uint8_t;
+
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  // The worker has put an op into a stream. `id` counts the ops of one device from 0.
+  virtual void OnEnqueue(int rank, StreamId stream, std::string_view op, int64_t id) = 0;
+  virtual void OnBegin(int rank, StreamId stream, std::string_view op, int64_t id) = 0;
+  virtual void OnEnd(int rank, StreamId stream, std::string_view op, int64_t id) = 0;
+  virtual void OnAllocate(int rank, Region region, Category category, std::string_view label,
+                          const Buffer& buffer) = 0;
+  virtual void OnFree(int rank, const Buffer& buffer) = 0;
+};
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_OPS_DEVICE_RECORDER_H_

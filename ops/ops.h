@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ops: the mathematics of a small GPT, on one device. Every call is enqueued on the compute stream
+// of the device that the Ops belongs to, in order. Buffers are fp32 unless said otherwise.
+//
+// Shapes: B sequences, T positions, C channels, H heads (C divisible by H), V vocabulary; "rows" is
+// B*T. Arrays are row-major and dense. A name with d in front is the gradient of the loss with
+// respect to it. Gradients of parameters are ADDED to, so that micro-batches and tied weights
+// accumulate; whether another gradient is written or added to is said at the call.
+//
+// An element-wise kernel gives an element the same bits wherever it stands in the buffer. How work
+// is split over threads is fixed by shape and thread count, so equal calls give equal bits.
+#ifndef ZEROBOX_OPS_OPS_H_
+#define ZEROBOX_OPS_OPS_H_
+
+#include <cstdint>
+
+#include "ops/device/buffer.h"
+#include "ops/optimizer.h"
+#include "ops/philox.h"
+
+namespace zerobox {
+
+struct SequenceShape {
+  int64_t batch;      // B
+  int64_t positions;  // T
+  int64_t channels;   // C
+  int64_t rows() const { return batch * positions; }
+  int64_t elements() const { return rows() * channels; }
+};
+
+// Which dropout mask. An element is kept with probability 1 - p and scaled by 1 / (1 - p); the mask
+// is Philox(seed, global sample number, layer, site, element in the sample), so it depends on no
+// rank, micro-batch, step or thread, and backward draws it again instead of storing it.
+enum class DropoutSite : uint8_t { kEmbedding, kAttention, kAttentionOutput, kMlpOutput };
+struct Dropout {
+  float p = 0;        // 0: the call is the identity and reads nothing below
+  uint64_t seed = 0;
+  Buffer samples;     // int64 (B): global sample numbers
+  int layer = 0;
+  DropoutSite site = DropoutSite::kEmbedding;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // out (B, T, C) = dropout(wte[tokens] + wpe[0..T)); tokens int32 (B, T), wte (V, C), wpe (>= T, C).
+  virtual void EmbeddingForward(Buffer out, Buffer tokens, Buffer wte, Buffer wpe,
+                                SequenceShape shape, const Dropout& dropout) = 0;
+  // Adds to dwte and dwpe.
+  virtual void EmbeddingBackward(Buffer dwte, Buffer dwpe, Buffer dout, Buffer tokens,
+                                 SequenceShape shape, const Dropout& dropout) = 0;
+
+  // Layer normalization (arXiv:1607.06450), eps 1e-5. x, out (rows, C); mean, rstd (rows).
+  virtual void LayerNormForward(Buffer out, Buffer mean, Buffer rstd, Buffer x, Buffer weight,
+                                Buffer bias, int64_t rows, int64_t channels) = 0;
+  // Adds to dx (the residual stream's gradient passes by), dweight and dbias.
+  virtual void LayerNormBackward(Buffer dx, Buffer dweight, Buffer dbias, Buffer dout, Buffer x,
+                                 Buffer mean, Buffer rstd, Buffer weight, int64_t rows,
+                                 int64_t channels) = 0;
+
+  // y (rows, out) = x (rows, in) w (in, out) + bias (out).
+  virtual void LinearForward(Buffer y, Buffer x, Buffer w, Buffer bias, int64_t rows, int64_t in,
+                             int64_t out) = 0;
+  // Writes dx = dy w^T; adds x^T dy to dw and the column sums of dy to dbias.
+  virtual void LinearBackward(Buffer dx, Buffer dw, Buffer dbias, Buffer dy, Buffer x, Buffer w,
+                              int64_t rows, int64_t in, int64_t out) = 0;
+
+  // The tied head. logits (rows, V) = x (rows, C) wte^T.
+  virtual void HeadForward(Buffer logits, Buffer x, Buffer wte, int64_t rows, int64_t channels,
+                           int64_t vocabulary) = 0;
+  // Writes dx = dlogits wte; adds dlogits^T x to dwte.
+  virtual void HeadBackward(Buffer dx, Buffer dwte, Buffer dlogits, Buffer x, Buffer wte,
+                            int64_t rows, int64_t channels, int64_t vocabulary) = 0;
+
+  // Causal multi-head attention, computed block by block so that nothing T x T is kept
+  // (arXiv:2205.14135, section 3.1). qkv (B, T, 3C): queries, keys, values, each (H, C/H);
+  // out (B, T, C); logsumexp (B, H, T) of the scaled scores, for the backward pass.
+  // The dropout mask's element in the sample is (head * T + query) * T + key.
+  virtual void AttentionForward(Buffer out, Buffer logsumexp, Buffer qkv, SequenceShape shape,
+                                int64_t heads, const Dropout& dropout) = 0;
+  // Writes dqkv.
+  virtual void AttentionBackward(Buffer dqkv, Buffer dout, Buffer qkv, Buffer out,
+                                 Buffer logsumexp, SequenceShape shape, int64_t heads,
+                                 const Dropout& dropout) = 0;
+
+  // GELU, tanh form (arXiv:1606.08415, section 2).
+  virtual void GeluForward(Buffer out, Buffer x) = 0;
+  // Writes dx; dx may be dout.
+  virtual void GeluBackward(Buffer dx, Buffer x, Buffer dout) = 0;
+
+  // out = x + dropout(branch), (B, T, C). out may be x or branch.
+  virtual void ResidualForward(Buffer out, Buffer x, Buffer branch, SequenceShape shape,
+                               const Dropout& dropout) = 0;
+  // Writes dbranch = mask / (1 - p) * dout. dbranch may be dout.
+  virtual void DropoutBackward(Buffer dbranch, Buffer dout, SequenceShape shape,
+                               const Dropout& dropout) = 0;
+
+  // losses (rows) = -log softmax(logits)[target] in nats, 0 where target (int32) is -1.
+  virtual void CrossEntropyForward(Buffer losses, Buffer logits, Buffer targets, int64_t rows,
+                                   int64_t vocabulary) = 0;
+  // Replaces logits by their gradient: scale * (softmax(logits) - onehot(target)), 0 in ignored rows.
+  virtual void CrossEntropyBackward(Buffer logits, Buffer targets, int64_t rows,
+                                    int64_t vocabulary, float scale) = 0;
+
+  // sum (fp64, 1) += the sum of x, taken in fp64.
+  virtual void AccumulateSum(Buffer sum, Buffer x) = 0;
+  // sum (fp64, 1) += the sum of the squares of x, taken in fp64; lanes are counted from x's first
+  // element, so equal contents give equal bits wherever they stand.
+  virtual void AccumulateSquares(Buffer sum, Buffer x) = 0;
+  // to += from.
+  virtual void Add(Buffer to, Buffer from) = 0;
+
+  // Fills with value; fills with normal(0, stddev) numbers that depend on (seed, stream, first +
+  // index) only, see NormalAt in ops/philox.h.
+  virtual void Fill(Buffer out, float value) = 0;
+  virtual void FillNormal(Buffer out, uint64_t seed, uint64_t stream, int64_t first,
+                          float stddev) = 0;
+
+  // One optimizer step, see ops/optimizer.h. `state` is a StepState. `sums` (fp64, n) are the
+  // partial sums of the gradient's squares: added in order, in fp64.
+  virtual void PrepareStep(Buffer state, Buffer sums, const OptimizerSettings& settings) = 0;
+  // AdamW over equal-sized buffers; nothing happens where the step is skipped.
+  virtual void AdamW(Buffer parameters, Buffer gradients, Buffer m, Buffer v, bool decay,
+                     Buffer state, const OptimizerSettings& settings) = 0;
+};
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_OPS_OPS_H_
