@@ -71,7 +71,7 @@ run: ## trains on the Jargon File; DATA=my.txt STAGE=2 DEVICES=8 ARGS="--steps=2
 
 test: ## builds and runs the tests; TESTS="layout" only these, BUILD=asan|tsan under a sanitizer
 	@.ci/setup build test
-	+@$(call build,$(test_programs))
+	+@$(call build,$(program) $(test_programs))
 	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(out) $(TESTS)
 
 check: ## the tests under the address and thread sanitizers, lint, and the rules for source files
