@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Settings: everything a run needs to know, resolved and checked before anything is started.
+#ifndef ZEROBOX_TRAINER_SETTINGS_H_
+#define ZEROBOX_TRAINER_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "ops/device/buffer.h"
+#include "ops/optimizer.h"
+
+namespace zerobox {
+
+// GPT-2's shape. n_embd is divisible by n_head.
+struct ModelConfig {
+  int64_t n_layer = 4;
+  int64_t n_head = 4;
+  int64_t n_embd = 128;
+  int64_t seq_len = 128;
+  int64_t vocab_size = 256;
+};
+
+struct TrainSettings {
+  std::string data;
+  std::string val_data;  // "": held out from data
+  std::string out;       // the run folder
+  std::string device = "host";
+  int devices = 4;
+  int threads = 1;                  // of the machine, shared by the devices
+  int64_t device_memory_bytes = 0;  // capacity of each device
+
+  int zero_stage = 0;
+  DType dtype = DType::kFloat32;
+  int64_t bucket_bytes = int64_t{25} << 20;
+
+  ModelConfig model;
+  double dropout = 0;
+  int64_t micro_batch = 4;  // sequences per device
+  int64_t grad_accum = 1;   // micro-batches per step
+  int64_t steps = 400;
+  OptimizerSettings optimizer;  // schedule, AdamW, clipping
+
+  uint64_t seed = 1337;
+  int64_t eval_interval = 100;  // 0: off
+  int64_t eval_batches = 20;
+  int64_t sample_bytes = 300;
+  bool dry_run = false;
+
+  int64_t global_batch() const { return micro_batch * grad_accum * devices; }
+  // Threads of one device's compute stream.
+  int threads_per_device() const { return threads > devices ? threads / devices : 1; }
+};
+
+struct SampleSettings {
+  std::string run = "runs/latest";
+  std::string prompt;
+  int64_t bytes = 300;
+  double temperature = 0.8;
+  int64_t top_k = 0;  // 0: off
+  uint64_t seed = 1337;
+  int threads = 1;
+};
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_TRAINER_SETTINGS_H_
