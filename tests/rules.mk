@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each of these is a program of its own, build/<variant>/tests/<name>_test.
 tests_sources := \
+  tests/matmul_ops_test.cpp \
+  tests/ops_optimizer_test.cpp \
+  tests/ops_philox_test.cpp \
+  tests/ops_test.cpp \
+  tests/reference_ops_test.cpp \
 
 # Linked into every test program.
 tests_support_sources := \
+  tests/reference.cpp \
 
 # The subset that `make check` runs under a sanitizer, by name without _test (empty: all of them), and the
 # GoogleTest filter it runs them with (empty: every test; -Suite.Name leaves one out).
