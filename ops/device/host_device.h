@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostDevice: a device made of threads and ordinary memory of this machine, with a capacity of its
-// own. Its compute stream runs inline in the worker's thread (enqueueing an op there is running it);
-// the other streams are threads, so prefetch, overlap and the event protocol are real.
+// own. Its compute stream runs inline in the worker's thread (enqueueing an op there is running
+// it); the other streams are threads, so prefetch, overlap and the event protocol are real.
 #ifndef ZEROBOX_OPS_DEVICE_HOST_DEVICE_H_
 #define ZEROBOX_OPS_DEVICE_HOST_DEVICE_H_
 
@@ -21,12 +21,12 @@
 namespace zerobox {
 
 struct HostDeviceOptions {
-  int rank = 0;             // names the device in messages and in the recorder
-  RegionBytes regions{};    // what to reserve, from the plan
-  int threads = 1;          // threads of its compute stream, the worker's included
-  bool poison = false;      // see MemoryPool::PoisonFreshMemory
+  int rank = 0;           // names the device in messages and in the recorder
+  RegionBytes regions{};  // what to reserve, from the plan
+  int threads = 1;        // threads of its compute stream, the worker's included
+  bool poison = false;    // see MemoryPool::PoisonFreshMemory
   Recorder* recorder = nullptr;
-  std::string drop_wait;    // for tests: Wait ignores events of this name
+  std::string drop_wait;  // for tests: Wait ignores events of this name
 };
 
 class HostDevice final : public Device {
@@ -56,7 +56,8 @@ class HostDevice final : public Device {
   void Enqueue(StreamId stream, std::string_view name, std::function<absl::Status()> work);
   // Splits [0, tasks) over the device's compute threads and returns when all are done: a fixed
   // assignment, by `tasks` and the number of threads alone. For kernels.
-  // Called by work on kCompute, one call at a time. An exception of std:: in a task fails the device.
+  // Called by work on kCompute, one call at a time. An exception of std:: in a task fails the
+  // device.
   void ParallelFor(int64_t tasks, const std::function<void(int64_t)>& task);
   int threads() const;
 

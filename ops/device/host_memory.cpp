@@ -16,10 +16,9 @@ namespace zerobox {
 namespace {
 
 absl::Status NotEnough(int64_t wanted, int64_t available) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the machine does not give a device its memory: wanted ", wanted,
-                   " bytes, available ", available,
-                   ". Use fewer devices, a smaller model or micro-batch, or a higher ZeRO stage"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the machine does not give a device its memory: wanted ", wanted, " bytes, available ",
+      available, ". Use fewer devices, a smaller model or micro-batch, or a higher ZeRO stage"));
 }
 
 // Makes all pages present. In one call where the kernel has it (Linux 5.14), else page by page.

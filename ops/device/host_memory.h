@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostMemory: one reservation of ordinary memory of this machine, present from the start, so that no
-// page fault happens while training.
+// HostMemory: one reservation of ordinary memory of this machine, present from the start, so that
+// no page fault happens while training.
 #ifndef ZEROBOX_OPS_DEVICE_HOST_MEMORY_H_
 #define ZEROBOX_OPS_DEVICE_HOST_MEMORY_H_
 

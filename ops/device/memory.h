@@ -6,7 +6,8 @@
 // interleave and fragmentation cannot arise (M_D in ZeRO, arXiv:1910.02054, section 6.3). A pool
 // without memory behind it only counts: a run is planned by walking its real step program against
 // such a pool, and the real pool is then reserved with the high-water mark of every region.
-// Allocation is a pure function of the sequence of calls, so the walk and the run agree to the byte.
+// Allocation is a pure function of the sequence of calls, so the walk and the run agree to the
+// byte.
 #ifndef ZEROBOX_OPS_DEVICE_MEMORY_H_
 #define ZEROBOX_OPS_DEVICE_MEMORY_H_
 
@@ -26,10 +27,10 @@ namespace zerobox {
 enum class Category : uint8_t {
   kParameters,
   kGradients,
-  kOptimizerStates,         // fp32 master weights included
+  kOptimizerStates,  // fp32 master weights included
   kActivations,
   kActivationCheckpoints,
-  kCommunicationBuffers,    // gathered units, whole transient gradients, landing buffers
+  kCommunicationBuffers,  // gathered units, whole transient gradients, landing buffers
   kWorkspace,
 };
 inline constexpr int kCategories = 7;
@@ -92,9 +93,10 @@ class MemoryPool {
   const RegionBytes& high_water() const { return high_water_; }
 
   // From now on every allocation is filled with bytes that read as NaN in every float type, and
-  // `poisoned_bytes` counts them, alignment included. For tests: nothing may depend on fresh memory.
-  // Only where the host may write to the memory. The worker writes at the call, so with poison on,
-  // the streams that used the memory before must be done with it by then as the worker sees it.
+  // `poisoned_bytes` counts them, alignment included. For tests: nothing may depend on fresh
+  // memory. Only where the host may write to the memory. The worker writes at the call, so with
+  // poison on, the streams that used the memory before must be done with it by then as the worker
+  // sees it.
   void PoisonFreshMemory() { poison_ = true; }
   int64_t poisoned_bytes() const { return poisoned_bytes_; }
 
