@@ -41,8 +41,7 @@ TEST_F(MatmulTest, AgreesWithTheReferenceInEveryTransposition) {
       for (const float beta : {0.0f, 1.0f}) {
         for (const float alpha : {1.0f, 0.25f}) {
           Floats c(m * n);  // NaN, which beta 0 does not read
-          reference::Array expected =
-              reference::Product(a.Doubles(), ta, b.Doubles(), tb, m, n, k);
+          reference::Array expected = reference::Product(a.Doubles(), ta, b.Doubles(), tb, m, n, k);
           for (double& value : expected) value *= alpha;
           if (beta != 0) {
             c = Floats::Random(m * n, 3);
@@ -73,12 +72,21 @@ TEST_F(MatmulTest, LeadingDimensionsReachIntoLargerMatrices) {
   const int64_t m = 20, n = 30, k = 8, lda = 11, ldb = 37, ldc = 41;
   Floats a(m * lda), b(k * ldb), c(m * ldc);
   reference::Array dense_a(m * k), dense_b(k * n);
-  for (int64_t i = 0; i < m * k; ++i) a[i / k * lda + i % k] = static_cast<float>(NormalAt(1, 1, i));
-  for (int64_t i = 0; i < k * n; ++i) b[i / n * ldb + i % n] = static_cast<float>(NormalAt(1, 2, i));
+  for (int64_t i = 0; i < m * k; ++i)
+    a[i / k * lda + i % k] = static_cast<float>(NormalAt(1, 1, i));
+  for (int64_t i = 0; i < k * n; ++i)
+    b[i / n * ldb + i % n] = static_cast<float>(NormalAt(1, 2, i));
   for (int64_t i = 0; i < m * k; ++i) dense_a[i] = a[i / k * lda + i % k];
   for (int64_t i = 0; i < k * n; ++i) dense_b[i] = b[i / n * ldb + i % n];
-  Matmul({.m = m, .n = n, .k = k, .a = a.data(), .lda = lda, .b = b.data(), .ldb = ldb,
-          .c = c.data(), .ldc = ldc});
+  Matmul({.m = m,
+          .n = n,
+          .k = k,
+          .a = a.data(),
+          .lda = lda,
+          .b = b.data(),
+          .ldb = ldb,
+          .c = c.data(),
+          .ldc = ldc});
   const reference::Array expected = reference::Product(dense_a, false, dense_b, false, m, n, k);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < ldc; ++j) {
@@ -96,8 +104,15 @@ std::string BitsOfAProduct() {
   const int64_t m = 300, n = 250, k = 400;
   const Floats a = Floats::Random(m * k, 1), b = Floats::Random(k * n, 2);
   Floats c(m * n);
-  Matmul({.m = m, .n = n, .k = k, .a = a.data(), .lda = k, .b = b.data(), .ldb = n,
-          .c = c.data(), .ldc = n});
+  Matmul({.m = m,
+          .n = n,
+          .k = k,
+          .a = a.data(),
+          .lda = k,
+          .b = b.data(),
+          .ldb = n,
+          .c = c.data(),
+          .ldc = n});
   uint64_t hash = 14695981039346656037u;
   for (int64_t i = 0; i < c.size(); ++i) {
     uint32_t bits;

@@ -2,8 +2,8 @@
 //
 // The host kernels against the references in double precision, for every SIMD target of this CPU,
 // odd shapes, and 1, 2 and 3 threads. Tolerances are relative to the largest element expected: a
-// few roundings of fp32 (6e-8) where an element is computed by itself, more where sums of many terms
-// are taken.
+// few roundings of fp32 (6e-8) where an element is computed by itself, more where sums of many
+// terms are taken.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -234,8 +234,12 @@ TEST_P(KernelTest, AttentionAgreesWithTheReference) {
     SequenceShape shape;
     int64_t heads;
   };
-  for (const Case& c : {Case{{1, 1, 4}, 1}, {{3, 7, 33}, 3}, {{1, 17, 32}, 1}, {{2, 65, 33}, 3},
-                        {{1, 129, 48}, 2}, {{1, 200, 16}, 1}}) {
+  for (const Case& c : {Case{{1, 1, 4}, 1},
+                        {{3, 7, 33}, 3},
+                        {{1, 17, 32}, 1},
+                        {{2, 65, 33}, 3},
+                        {{1, 129, 48}, 2},
+                        {{1, 200, 16}, 1}}) {
     const auto [shape, heads] = c;
     const int64_t T = shape.positions;
     const Floats qkv = Floats::Random(3 * shape.elements(), 1, 1.5);
@@ -405,12 +409,12 @@ TEST_P(KernelTest, ADropoutMaskDependsOnTheSampleAndNotOnItsRow) {
   host::DropoutBackward(one, alone.data(), ones.data(), single, mask);
   int64_t equal_12 = 0;
   for (int64_t i = 0; i < size; ++i) {
-    EXPECT_EQ(out[i], other[3 * size + i]);             // sample 70
-    EXPECT_EQ(out[size + i], other[size + i]);          // sample 8
-    EXPECT_EQ(out[2 * size + i], alone[i]);             // sample 2^40
+    EXPECT_EQ(out[i], other[3 * size + i]);     // sample 70
+    EXPECT_EQ(out[size + i], other[size + i]);  // sample 8
+    EXPECT_EQ(out[2 * size + i], alone[i]);     // sample 2^40
     equal_12 += out[i] == out[size + i] ? 1 : 0;
   }
-  EXPECT_TRUE(equal_12 < size);  // different samples, different masks
+  EXPECT_TRUE(equal_12 < size);              // different samples, different masks
   for (int field = 0; field < 3; ++field) {  // and so for seed, layer, site
     host::DropoutMask changed{.p = 0.25f, .seed = 1, .samples = samples.data()};
     if (field == 0) changed.seed = 2;
@@ -443,7 +447,8 @@ TEST_P(KernelTest, DropoutKeepsOneMinusPOfTheElements) {
 }
 
 TEST_P(KernelTest, LinearAndHeadAgreeWithTheReference) {
-  for (const auto& [rows, in, out] : {std::array{1, 1, 1}, {7, 33, 99}, {129, 101, 33}, {200, 64, 256}}) {
+  for (const auto& [rows, in, out] :
+       {std::array{1, 1, 1}, {7, 33, 99}, {129, 101, 33}, {200, 64, 256}}) {
     const Floats x = Floats::Random(rows * in, 1), w = Floats::Random(in * out, 2, 0.3);
     const Floats bias = Floats::Random(out, 3), dy = Floats::Random(rows * out, 4);
     const Floats old_dw = Floats::Random(in * out, 5), old_dbias = Floats::Random(out, 6);

@@ -257,8 +257,8 @@ Array Embedding(const Tokens& tokens, const Array& wte, const Array& wpe, Sequen
   Array out(shape.elements());
   for (int64_t row = 0; row < shape.rows(); ++row) {
     for (int64_t c = 0; c < C; ++c) {
-      out[row * C + c] = factors[row * C + c] *
-                         (wte[tokens[row] * C + c] + wpe[row % shape.positions * C + c]);
+      out[row * C + c] =
+          factors[row * C + c] * (wte[tokens[row] * C + c] + wpe[row % shape.positions * C + c]);
     }
   }
   return out;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ops of ops/ops.h as plain loops in double precision, for tests. Shapes are those of ops/ops.h;
-// gradients are returned, not added to anything.
+// The ops of ops/ops.h as plain loops in double precision, for tests. Shapes are those of
+// ops/ops.h; gradients are returned, not added to anything.
 #ifndef ZEROBOX_TESTS_REFERENCE_H_
 #define ZEROBOX_TESTS_REFERENCE_H_
 

@@ -107,11 +107,10 @@ class SimdTargetTest : public testing::TestWithParam<int64_t> {
 
 }  // namespace zerobox
 
-#define ZEROBOX_FOR_EACH_SIMD_TARGET(Suite)                                          \
-  INSTANTIATE_TEST_SUITE_P(, Suite,                                                  \
-                           testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),   \
-                           [](const testing::TestParamInfo<int64_t>& target) {       \
-                             return std::string(hwy::TargetName(target.param));      \
+#define ZEROBOX_FOR_EACH_SIMD_TARGET(Suite)                                                 \
+  INSTANTIATE_TEST_SUITE_P(, Suite, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()), \
+                           [](const testing::TestParamInfo<int64_t>& target) {              \
+                             return std::string(hwy::TargetName(target.param));             \
                            })
 
 #endif  // ZEROBOX_TESTS_REFERENCE_ARRAYS_H_

@@ -26,7 +26,8 @@ double Dot(const Array& a, const Array& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-void ExpectGradient(const Array& gradient, Array x, const std::function<double(const Array&)>& loss) {
+void ExpectGradient(const Array& gradient, Array x,
+                    const std::function<double(const Array&)>& loss) {
   ASSERT_EQ(gradient.size(), x.size());
   constexpr double h = 1e-5;
   for (size_t i = 0; i < x.size(); ++i) {
@@ -52,7 +53,8 @@ TEST(Reference, LayerNormGradientIsTheSlope) {
   const Array x = Random(rows * C, 1), w = Random(C, 2), b = Random(C, 3), r = Random(rows * C, 4);
   const LayerNormGradients g = LayerNormGradient(r, x, w, rows);
   ExpectGradient(g.dx, x, [&](const Array& v) { return Dot(r, LayerNorm(v, w, b, rows).out); });
-  ExpectGradient(g.dweight, w, [&](const Array& v) { return Dot(r, LayerNorm(x, v, b, rows).out); });
+  ExpectGradient(g.dweight, w,
+                 [&](const Array& v) { return Dot(r, LayerNorm(x, v, b, rows).out); });
   ExpectGradient(g.dbias, b, [&](const Array& v) { return Dot(r, LayerNorm(x, w, v, rows).out); });
 }
 
@@ -75,9 +77,8 @@ TEST(Reference, AttentionGradientIsTheSlopeWithAndWithoutDropout) {
   const Array qkv = Random(3 * shape.elements(), 1), r = Random(shape.elements(), 2);
   for (const float p : {0.0f, 0.4f}) {
     const Array factors = DropoutFactors(p, 3, samples, 1, DropoutSite::kAttention, heads * 4 * 4);
-    ExpectGradient(AttentionGradient(r, qkv, shape, heads, factors), qkv, [&](const Array& v) {
-      return Dot(r, Attention(v, shape, heads, factors).out);
-    });
+    ExpectGradient(AttentionGradient(r, qkv, shape, heads, factors), qkv,
+                   [&](const Array& v) { return Dot(r, Attention(v, shape, heads, factors).out); });
   }
 }
 

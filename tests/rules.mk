@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each of these is a program of its own, build/<variant>/tests/<name>_test.
 tests_sources := \
+  tests/abort_test.cpp \
+  tests/collectives_test.cpp \
+  tests/device_test.cpp \
+  tests/host_ops_test.cpp \
   tests/matmul_ops_test.cpp \
+  tests/memory_test.cpp \
   tests/ops_optimizer_test.cpp \
   tests/ops_philox_test.cpp \
   tests/ops_test.cpp \

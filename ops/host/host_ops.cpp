@@ -65,10 +65,9 @@ class HostOps final : public Ops {
   void EmbeddingBackward(Buffer dwte, Buffer dwpe, Buffer dout, Buffer tokens, SequenceShape shape,
                          const Dropout& dropout) override {
     Run("embedding_backward", [&] {
-      host::EmbeddingBackward(threads_, Floats(dwte, shape.channels),
-                              Floats(dwpe, shape.positions * shape.channels),
-                              Floats(dout, shape.elements()), Integers(tokens, shape.rows()), shape,
-                              Mask(dropout));
+      host::EmbeddingBackward(
+          threads_, Floats(dwte, shape.channels), Floats(dwpe, shape.positions * shape.channels),
+          Floats(dout, shape.elements()), Integers(tokens, shape.rows()), shape, Mask(dropout));
     });
   }
 
@@ -120,10 +119,9 @@ class HostOps final : public Ops {
   void HeadBackward(Buffer dx, Buffer dwte, Buffer dlogits, Buffer x, Buffer wte, int64_t rows,
                     int64_t channels, int64_t vocabulary) override {
     Run("head_backward", [&] {
-      host::HeadBackward(threads_, Floats(dx, rows * channels),
-                         Floats(dwte, vocabulary * channels), Floats(dlogits, rows * vocabulary),
-                         Floats(x, rows * channels), Floats(wte, vocabulary * channels), rows,
-                         channels, vocabulary);
+      host::HeadBackward(threads_, Floats(dx, rows * channels), Floats(dwte, vocabulary * channels),
+                         Floats(dlogits, rows * vocabulary), Floats(x, rows * channels),
+                         Floats(wte, vocabulary * channels), rows, channels, vocabulary);
     });
   }
 
@@ -147,9 +145,8 @@ class HostOps final : public Ops {
   }
 
   void GeluForward(Buffer out, Buffer x) override {
-    Run("gelu_forward", [&] {
-      host::GeluForward(threads_, Floats(out, x.elements), x.As<float>(), x.elements);
-    });
+    Run("gelu_forward",
+        [&] { host::GeluForward(threads_, Floats(out, x.elements), x.As<float>(), x.elements); });
   }
 
   void GeluBackward(Buffer dx, Buffer x, Buffer dout) override {
@@ -192,21 +189,18 @@ class HostOps final : public Ops {
   }
 
   void AccumulateSum(Buffer sum, Buffer x) override {
-    Run("accumulate_sum", [&] {
-      host::AccumulateSum(threads_, sum.As<double>(), x.As<float>(), x.elements);
-    });
+    Run("accumulate_sum",
+        [&] { host::AccumulateSum(threads_, sum.As<double>(), x.As<float>(), x.elements); });
   }
 
   void AccumulateSquares(Buffer sum, Buffer x) override {
-    Run("accumulate_squares", [&] {
-      host::AccumulateSquares(threads_, sum.As<double>(), x.As<float>(), x.elements);
-    });
+    Run("accumulate_squares",
+        [&] { host::AccumulateSquares(threads_, sum.As<double>(), x.As<float>(), x.elements); });
   }
 
   void Add(Buffer to, Buffer from) override {
-    Run("add", [&] {
-      host::Add(threads_, Floats(to, from.elements), from.As<float>(), from.elements);
-    });
+    Run("add",
+        [&] { host::Add(threads_, Floats(to, from.elements), from.As<float>(), from.elements); });
   }
 
   void Fill(Buffer out, float value) override {
@@ -221,9 +215,8 @@ class HostOps final : public Ops {
   }
 
   void PrepareStep(Buffer state, Buffer sums, const OptimizerSettings& settings) override {
-    Run("prepare_step", [&] {
-      zerobox::PrepareStep(State(state), sums.As<double>(), sums.elements, settings);
-    });
+    Run("prepare_step",
+        [&] { zerobox::PrepareStep(State(state), sums.As<double>(), sums.elements, settings); });
   }
 
   void AdamW(Buffer parameters, Buffer gradients, Buffer m, Buffer v, bool decay, Buffer state,
