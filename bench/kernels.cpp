@@ -53,7 +53,8 @@ double Seconds(int threads, const std::function<void(int)>& work) {
 double PeakFlops(int threads) {
   std::vector<double> flops(static_cast<size_t>(threads));
   const double seconds = Seconds(threads, [&](int thread) {
-    alignas(64) float values[16] = {0.5f, 0.25f};
+    float values[14] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f,
+                        0.8f, 0.9f, 1.0f, 1.1f, 1.2f, 0.5f, 0.25f};
     flops[static_cast<size_t>(thread)] = peak::MultiplyAdds(4'000'000, values);
   });
   double sum = 0;

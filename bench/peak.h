@@ -16,12 +16,15 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // `rounds` times 12 multiply-adds of a vector, none waiting for another: enough to hide the latency
-// (4 or 5 cycles) of two units. Returns the floating-point operations done.
-double MultiplyAdds(int64_t rounds, float* result) {
+// (4 or 5 cycles) of two units. `values` are 14 numbers, different ones so that the compiler cannot
+// merge sums; one is written. Returns the floating-point operations done.
+double MultiplyAdds(int64_t rounds, float* values) {
   const hn::ScalableTag<float> d;
-  const auto a = hn::Set(d, result[0]), b = hn::Set(d, result[1]);
-  auto s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a;
-  auto s6 = a, s7 = a, s8 = a, s9 = a, s10 = a, s11 = a;
+  const auto a = hn::Set(d, values[12]), b = hn::Set(d, values[13]);
+  auto s0 = hn::Set(d, values[0]), s1 = hn::Set(d, values[1]), s2 = hn::Set(d, values[2]);
+  auto s3 = hn::Set(d, values[3]), s4 = hn::Set(d, values[4]), s5 = hn::Set(d, values[5]);
+  auto s6 = hn::Set(d, values[6]), s7 = hn::Set(d, values[7]), s8 = hn::Set(d, values[8]);
+  auto s9 = hn::Set(d, values[9]), s10 = hn::Set(d, values[10]), s11 = hn::Set(d, values[11]);
   for (int64_t i = 0; i < rounds; ++i) {
     s0 = hn::MulAdd(s0, a, b);
     s1 = hn::MulAdd(s1, a, b);
@@ -38,7 +41,7 @@ double MultiplyAdds(int64_t rounds, float* result) {
   }
   const auto sum0 = hn::Add(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)), hn::Add(s4, s5));
   const auto sum1 = hn::Add(hn::Add(hn::Add(s6, s7), hn::Add(s8, s9)), hn::Add(s10, s11));
-  result[2] = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+  values[0] = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
   return 2.0 * 12 * static_cast<double>(hn::Lanes(d)) * static_cast<double>(rounds);
 }
 
@@ -65,8 +68,8 @@ HWY_EXPORT(MultiplyAdds);
 HWY_EXPORT(ScaleInPlace);
 HWY_EXPORT(TargetName);
 
-inline double MultiplyAdds(int64_t rounds, float* result) {
-  return HWY_DYNAMIC_DISPATCH(MultiplyAdds)(rounds, result);
+inline double MultiplyAdds(int64_t rounds, float* values) {
+  return HWY_DYNAMIC_DISPATCH(MultiplyAdds)(rounds, values);
 }
 inline void ScaleInPlace(float* x, size_t n, float factor) {
   HWY_DYNAMIC_DISPATCH(ScaleInPlace)(x, n, factor);
