@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each of these is a program of its own, build/<variant>/tests/<name>_test.
 tests_sources := \
+  tests/equality_test.cpp \
   tests/abort_test.cpp \
   tests/device_test.cpp \
   tests/memory_test.cpp \
 
 # Linked into every test program.
 tests_support_sources := \
+  tests/small_run.cpp \
 
 # The subset that `make check` runs under a sanitizer, by name without _test (empty: all of them), and the
 # GoogleTest filter it runs them with (empty: every test; -Suite.Name leaves one out).
