@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+# Builds, tests and runs zerobox; `make help` lists the goals.
+#
+# One make without recursion, in two passes over this file. A goal that a person types installs the missing packages
+# (.ci/setup) and then calls make again with READY=1: only the second pass asks pkg-config and compiles.
+
+VERSION = 0.1.0
+
+# What `make run` trains, on what, and how.
+DATA = build/data/jargon.txt
+STAGE = 3
+DEVICES = 4
+RUN_ARGS =
+ARGS =
+
+BUILD ?= release
+V =
+
+variants := release asan tsan
+ifeq (,$(filter $(BUILD),$(variants)))
+  $(error BUILD is one of: $(variants); found: $(BUILD))
+endif
+
+folders := ops zero data checkpoints trainer
+include $(folders:%=%/rules.mk) tests/rules.mk bench/rules.mk
+
+main_source := trainer/main.cpp
+library_sources := $(filter-out $(main_source),$(foreach folder,$(folders),$($(folder)_sources)))
+all_sources := $(library_sources) $(main_source) $(tests_support_sources) $(tests_sources) $(bench_sources)
+
+out := build/$(BUILD)
+program := $(if $(filter release,$(BUILD)),build/zerobox,$(out)/zerobox)
+
+# TESTS="layout stage" builds and runs these alone; BENCH likewise.
+TESTS = $(or $($(BUILD)_tests),$(tests_sources:tests/%_test.cpp=%))
+BENCH = $(bench_sources:bench/%.cpp=%)
+test_programs = $(TESTS:%=$(out)/tests/%_test)
+bench_programs = $(BENCH:%=build/release/bench/%)
+
+default: all
+.PHONY: default
+
+ifneq ($(READY),1)
+#---- First pass: the goals that people type -------------------------------------------------------------------------
+
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+# All cores, unless the caller said how many.
+inner = $(MAKE) READY=1 $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
+# $(call build,goals): says how many files will be compiled, if any, and compiles them.
+build = files=$$($(inner) -n $(1) 2>/dev/null | grep -c "^echo '  c++") || true; \
+  [ "$$files" = 0 ] || echo "build: $$files files ($(BUILD))"; $(inner) $(1)
+quote = '$(subst ','\'',$(1))'
+
+run_command = $(program) train --data=$(call quote,$(DATA)) --zero_stage=$(STAGE) --devices=$(DEVICES)$(if \
+  $(strip $(RUN_ARGS)), $(RUN_ARGS))$(if $(strip $(ARGS)), $(ARGS))
+
+.PHONY: all setup run test check bench format lint clean help
+
+all: ## the program, build/zerobox
+	@.ci/setup build
+	+@$(call build,program)
+
+run: ## trains on the Jargon File; DATA=my.txt STAGE=2 DEVICES=8 ARGS="--steps=200" change what and how
+	@.ci/setup build
+	+@$(call build,program)
+	@$(if $(filter-out build/data/jargon.txt,$(DATA)),:,.ci/corpus $(DATA))
+	@printf '%s\n' $(call quote,$(run_command))
+	@exec $(run_command)
+
+test: ## builds and runs the tests; TESTS="layout" only these, BUILD=asan|tsan under a sanitizer
+	@.ci/setup build test
+	+@$(call build,$(test_programs))
+	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(out) $(TESTS)
+
+check: ## the tests under the address and thread sanitizers, lint, and the rules for source files
+	@.ci/setup build test lint
+	+@MAKE='$(MAKE)' .ci/check
+
+bench: ## builds and runs the measurements; BENCH="matmul" only these
+	@.ci/setup build
+	+@$(MAKE) BUILD=release READY=1 -j$(shell nproc) program $(bench_programs)
+	@for bench in $(BENCH); do echo "bench: $$bench"; build/release/bench/$$bench || exit; done
+
+format: ## lays out every source file by .clang-format
+	@.ci/setup lint
+	@.ci/source_files cpp h | xargs clang-format -i
+
+lint: ## clang-format and clang-tidy, warnings are errors
+	@.ci/setup build test lint
+	@.ci/source_files cpp h | xargs clang-format --dry-run --Werror
+	+@$(inner) -k tidy
+
+setup: ## installs the Debian packages that building, testing and lint need
+	@.ci/setup build test lint
+
+clean: ## removes build/ (trained runs stay)
+	rm -rf build
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 16
+	@echo '  V=1 shows whole commands; BUILD=asan or tsan builds with sanitizers; -jN uses N cores (default: all).'
+
+# A single file, such as build/asan/tests/layout_test.
+build/%: FORCE
+	@.ci/setup build test
+	+@$(inner) BUILD=$(or $(filter $(variants),$(firstword $(subst /, ,$*))),$(BUILD)) $@
+.PHONY: FORCE
+
+else
+#---- Second pass: compiling and linking -----------------------------------------------------------------------------
+
+CXX = g++
+packages := absl_flags absl_flags_parse absl_flags_usage absl_flags_reflection absl_status absl_statusor absl_strings \
+  absl_str_format absl_time libhwy nlohmann_json
+
+release_flags :=
+asan_flags := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS
+tsan_flags := -fsanitize=thread -fno-omit-frame-pointer
+# The sanitizers' instrumentation makes this warning unreliable.
+asan_flags += -Wno-maybe-uninitialized
+tsan_flags += -Wno-maybe-uninitialized
+
+# pkg-config takes a second over Abseil's many modules, so its answer is kept.
+include build/packages.mk
+build/packages.mk: Makefile
+	@mkdir -p build
+	@cflags=$$(pkg-config --cflags $(packages)) && libraries=$$(pkg-config --libs $(packages)) && \
+	  printf '%s\n' "package_cflags := $$cflags" "package_libraries := $$libraries" >$@
+
+cpp_flags := -I. $(package_cflags)
+cxx_flags := -std=c++20 -O2 -g1 -Wall -Wextra -Werror -ffp-contract=off -pthread $($(BUILD)_flags)
+libraries := $(package_libraries) -ldl
+# Only what needs GoogleTest asks for it: a plain `make` does without.
+gtest_libraries = $(shell pkg-config --libs gtest_main)
+
+# These delete the checks for NaN, or change sums, on which the promise of equal bits rests.
+forbidden := -ffast-math -Ofast -ffinite-math-only -funsafe-math-optimizations -fassociative-math -freciprocal-math \
+  -ffp-contract=fast -ffp-contract=on
+found := $(filter $(forbidden),$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(LDFLAGS) $(cxx_flags))
+ifneq (,$(found))
+  $(error zerobox is not built with $(found): its results would depend on the compiler. Take it out of CXXFLAGS)
+endif
+
+compile := $(CXX) $(cpp_flags) $(CPPFLAGS) $(cxx_flags) $(CXXFLAGS)
+link := $(CXX) $(cxx_flags) $(CXXFLAGS) $(LDFLAGS)
+
+q := $(if $(V),,@)
+say = @$(if $(V),:,echo '  $(1)$(2)')
+
+# $(call update,file,text): writes the file only when its text changes, so that nothing is made again without need.
+update = $(if $(filter-out x$(subst $(space),_,$(subst $(newline),_,$(file <$(1)))),x$(subst $(space),_,$(subst \
+  $(newline),_,$(2)))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
+space := $(subst ,, )
+define newline
+
+
+endef
+
+compiler := $(shell $(CXX) --version | head -n 1)
+commit := $(or $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null),unknown)
+define build_info
+// Generated by the Makefile.
+#include "trainer/build_info.h"
+
+namespace zerobox {
+const char kVersion[] = "$(VERSION)";
+const char kCommit[] = "$(commit)";
+const char kCompiler[] = "$(compiler)";
+}  // namespace zerobox
+endef
+$(call update,$(out)/build_info.cpp,$(build_info))
+$(call update,$(out)/flags,$(compiler) $(compile) $(link) $(libraries))
+
+objects = $(1:%.cpp=$(out)/obj/%.o)
+library := $(out)/libzerobox.a
+tests_library := $(out)/libtests.a
+# Not in the library, and order-only for tests: a new commit links the program again, and no test.
+build_info_object := $(out)/obj/build_info.o
+
+.PHONY: program tidy
+.DELETE_ON_ERROR:
+.SECONDARY:
+program: $(program) ; @:
+
+$(out)/obj/%.o: %.cpp $(out)/flags
+	@mkdir -p $(@D)
+	$(call say,c++   ,$<)
+	$(q)$(compile) -MMD -MP -c $< -o $@
+
+$(build_info_object): $(out)/build_info.cpp $(out)/flags
+	@mkdir -p $(@D)
+	$(q)$(compile) -MMD -MP -c $< -o $@
+
+$(library): $(call objects,$(library_sources)) $(folders:%=%/rules.mk)
+$(tests_library): $(call objects,$(tests_support_sources)) tests/rules.mk
+$(library) $(tests_library):
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(q)ar rcs $@ $(filter %.o,$^)
+
+$(out)/zerobox: $(call objects,$(main_source)) $(library) $(build_info_object)
+	$(call say,link  ,$@)
+	$(q)$(link) $^ $(libraries) -o $@
+
+build/zerobox: build/release/zerobox
+	@ln -f $< $@ 2>/dev/null || cp -f $< $@
+
+$(out)/tests/%: $(out)/obj/tests/%.o $(tests_library) $(library) | $(build_info_object)
+	@mkdir -p $(@D)
+	$(call say,link  ,$@)
+	$(q)$(link) $^ $| $(gtest_libraries) $(libraries) -o $@
+
+$(out)/bench/%: $(out)/obj/bench/%.o $(library) | $(build_info_object)
+	@mkdir -p $(@D)
+	$(call say,link  ,$@)
+	$(q)$(link) $^ $| $(libraries) -o $@
+
+# clang-tidy takes seconds a file, so a file that passed is looked at again only when it or a header of it changes.
+tidy_sources := $(library_sources) $(main_source) $(bench_sources)
+tidy: $(tidy_sources:%=build/tidy/%.passed)
+build/tidy/%.passed: % .clang-tidy
+	@mkdir -p $(@D)
+	$(call say,tidy  ,$<)
+	@$(CXX) $(cpp_flags) -std=c++20 -MM -MP -MT $@ -MF $(@:.passed=.d) $<
+	@clang-tidy --quiet $< -- $(cpp_flags) -std=c++20 -Wall -Wextra >$(@:.passed=.log) 2>&1 \
+	  || { cat $(@:.passed=.log); exit 1; }
+	@touch $@
+
+-include $(patsubst %.cpp,$(out)/obj/%.d,$(all_sources)) $(tidy_sources:%=build/tidy/%.d)
+
+endif

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+# The sources of checkpoints/, one a line, sorted.
+checkpoints_sources := \
+

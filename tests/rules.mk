@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# Each of these is a program of its own, build/<variant>/tests/<name>_test.
+tests_sources := \
+
+# Linked into every test program.
+tests_support_sources := \
+
+# The subset that `make check` runs under a sanitizer, by name without _test (empty: all of them), and the
+# GoogleTest filter it runs them with (empty: every test; -Suite.Name leaves one out).
+asan_tests :=
+asan_filter :=
+tsan_tests :=
+tsan_filter :=
