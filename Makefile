@@ -35,7 +35,7 @@ program := $(if $(filter release,$(BUILD)),build/zerobox,$(out)/zerobox)
 TESTS = $(or $($(BUILD)_tests),$(tests_sources:tests/%_test.cpp=%))
 BENCH = $(bench_sources:bench/%.cpp=%)
 test_programs = $(TESTS:%=$(out)/tests/%_test)
-bench_programs = $(BENCH:%=build/release/bench/%)
+bench_programs = $(BENCH:%=$(out)/bench/%)
 
 default: all
 .PHONY: default
@@ -49,8 +49,8 @@ MAKEFLAGS += --no-print-directory
 # All cores, unless the caller said how many.
 inner = $(MAKE) READY=1 $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 # $(call build,goals): says how many files will be compiled, if any, and compiles them.
-build = files=$$($(inner) -n $(1) 2>/dev/null | grep -c "^echo '  c++") || true; \
-  [ "$$files" = 0 ] || echo "build: $$files files ($(BUILD))"; $(inner) $(1)
+build = files=$$($(inner) -n GOALS='$(1)' goals 2>/dev/null | grep -c "^echo '  c++") || true; \
+  [ "$$files" = 0 ] || echo "build: $$files files ($(BUILD))"; $(inner) GOALS='$(1)' goals
 quote = '$(subst ','\'',$(1))'
 
 run_command = $(program) train --data=$(call quote,$(DATA)) --zero_stage=$(STAGE) --devices=$(DEVICES)$(if \
@@ -60,11 +60,11 @@ run_command = $(program) train --data=$(call quote,$(DATA)) --zero_stage=$(STAGE
 
 all: ## the program, build/zerobox
 	@.ci/setup build
-	+@$(call build,program)
+	+@$(call build,$(program))
 
 run: ## trains on the Jargon File; DATA=my.txt STAGE=2 DEVICES=8 ARGS="--steps=200" change what and how
 	@.ci/setup build
-	+@$(call build,program)
+	+@$(call build,$(program))
 	@$(if $(filter-out build/data/jargon.txt,$(DATA)),:,.ci/corpus $(DATA))
 	@printf '%s\n' $(call quote,$(run_command))
 	@exec $(run_command)
@@ -80,8 +80,8 @@ check: ## the tests under the address and thread sanitizers, lint, and the rules
 
 bench: ## builds and runs the measurements; BENCH="matmul" only these
 	@.ci/setup build
-	+@$(MAKE) BUILD=release READY=1 -j$(shell nproc) program $(bench_programs)
-	@for bench in $(BENCH); do echo "bench: $$bench"; build/release/bench/$$bench || exit; done
+	+@$(call build,$(program) $(bench_programs))
+	@for bench in $(BENCH); do echo "bench: $$bench"; $(out)/bench/$$bench || exit; done
 
 format: ## lays out every source file by .clang-format
 	@.ci/setup lint
@@ -89,8 +89,9 @@ format: ## lays out every source file by .clang-format
 
 lint: ## clang-format and clang-tidy, warnings are errors
 	@.ci/setup build test lint
-	@.ci/source_files cpp h | xargs clang-format --dry-run --Werror
-	+@$(inner) -k tidy
+	+@unformatted=$$(.ci/source_files cpp h | xargs clang-format --dry-run 2>&1 | sed -n 's/:.*clang-format-violations.*//p' | sort -u); \
+	  [ -z "$$unformatted" ] || printf '%s: not laid out by .clang-format; run: make format\n' $$unformatted; \
+	  $(inner) -k GOALS=tidy goals && [ -z "$$unformatted" ]
 
 setup: ## installs the Debian packages that building, testing and lint need
 	@.ci/setup build test lint
@@ -179,10 +180,10 @@ tests_library := $(out)/libtests.a
 # Not in the library, and order-only for tests: a new commit links the program again, and no test.
 build_info_object := $(out)/obj/build_info.o
 
-.PHONY: program tidy
+.PHONY: goals tidy
 .DELETE_ON_ERROR:
 .SECONDARY:
-program: $(program) ; @:
+goals: $(GOALS) ; @:
 
 $(out)/obj/%.o: %.cpp $(out)/flags
 	@mkdir -p $(@D)

@@ -6,8 +6,10 @@
 
 namespace zerobox {
 
-extern const char kVersion[];   // "0.1.0"
-extern const char kCommit[];    // twelve digits, "-dirty" behind them when files differ from the commit; or "unknown"
+extern const char kVersion[];  // "0.1.0"
+// The commit's first twelve digits, with "-dirty" behind them when files differ from it; or
+// "unknown".
+extern const char kCommit[];
 extern const char kCompiler[];  // the first line that the compiler's --version prints
 
 }  // namespace zerobox
