@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each of these is a program of its own, build/<variant>/tests/<name>_test.
 tests_sources := \
+  tests/count_model_test.cpp \
+  tests/dataset_test.cpp \
+  tests/safetensors_test.cpp
 
 # Linked into every test program.
 tests_support_sources := \
