@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each of these is a program of its own, build/<variant>/tests/<name>_test.
 tests_sources := \
-  tests/equality_test.cpp \
   tests/abort_test.cpp \
+  tests/count_model_test.cpp \
+  tests/dataset_test.cpp \
   tests/device_test.cpp \
+  tests/equality_test.cpp \
   tests/memory_test.cpp \
+  tests/safetensors_test.cpp \
 
 # Linked into every test program.
 tests_support_sources := \
