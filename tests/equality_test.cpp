@@ -62,11 +62,17 @@ SmallRun RunAndWitness(const TrainSettings& settings) {
   return run;
 }
 
-class Equality : public testing::TestWithParam<int> {};
+// A batch of more devices has a smaller gradient; this threshold is near the middle of its norms.
+struct Case {
+  int devices;
+  double clip_norm;
+};
+class Equality : public testing::TestWithParam<Case> {};
 
 TEST_P(Equality, StageAndBucketsDoNotChangeABit) {
   TrainSettings settings = SmallSettings();
-  settings.devices = GetParam();
+  settings.devices = GetParam().devices;
+  settings.optimizer.clip_norm = GetParam().clip_norm;
   const SmallRun reference = RunAndWitness(settings);
   const auto clipped = std::count_if(reference.result.step_metrics.begin(),
                                      reference.result.step_metrics.end(),
@@ -74,7 +80,7 @@ TEST_P(Equality, StageAndBucketsDoNotChangeABit) {
   EXPECT_GE(clipped, 10) << "clipping must act in a third of the steps";
   EXPECT_LT(clipped, 30) << "and not in all";
   EXPECT_LT(reference.result.step_metrics.back().loss,
-            reference.result.step_metrics.front().loss - 0.3);
+            reference.result.step_metrics.front().loss - 0.1);
   for (int stage = 0; stage <= 3; ++stage) {
     for (const int64_t bucket_bytes : {kDefaultBucket, kOneParameter}) {
       SCOPED_TRACE(testing::Message() << "stage " << stage << ", bucket_bytes " << bucket_bytes);
@@ -89,7 +95,8 @@ TEST_P(Equality, StageAndBucketsDoNotChangeABit) {
 
 TEST_P(Equality, StagesThatReduceAlikeAgreeToTheBitOverMicroBatches) {
   TrainSettings settings = SmallSettings();
-  settings.devices = GetParam();
+  settings.devices = GetParam().devices;
+  settings.optimizer.clip_norm = GetParam().clip_norm;
   settings.grad_accum = 3;
   for (const int first_stage : {0, 2}) {
     settings.zero_stage = first_stage;
@@ -108,7 +115,10 @@ TEST_P(Equality, StagesThatReduceAlikeAgreeToTheBitOverMicroBatches) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, Equality, testing::Values(1, 2, 3, 4, 7, 8));
+INSTANTIATE_TEST_SUITE_P(Devices, Equality,
+                         testing::Values(Case{1, 2.7}, Case{2, 1.95}, Case{3, 1.66}, Case{4, 1.47},
+                                         Case{7, 1.12}, Case{8, 1.08}),
+                         [](const auto& info) { return std::to_string(info.param.devices); });
 
 // The same global batch, cut differently: sums are taken in another order, so equal to rounding.
 void ExpectClose(const RunResult& run, const RunResult& reference) {
@@ -122,7 +132,7 @@ void ExpectClose(const RunResult& run, const RunResult& reference) {
   }
 }
 
-TEST(Equality, DevicesAndMicroBatchesOfTheSameGlobalBatchAgreeToRounding) {
+TEST(GlobalBatch, CutOverDevicesAndMicroBatchesGivesTheSameLossesToRounding) {
   constexpr int64_t kGlobalBatch = 12;
   TrainSettings settings = SmallSettings();
   SyntheticDataset dataset(settings.model.seq_len, settings.model.vocab_size);
