@@ -186,14 +186,15 @@ build_info_object := $(out)/obj/build_info.o
 .SECONDARY:
 goals: $(GOALS) ; @:
 
+# -MD and not -MMD: what Highway's foreach_target.h includes again counts as a system header.
 $(out)/obj/%.o: %.cpp $(out)/flags
 	@mkdir -p $(@D)
 	$(call say,c++   ,$<)
-	$(q)$(compile) -MMD -MP -c $< -o $@
+	$(q)$(compile) -MD -MP -c $< -o $@
 
 $(build_info_object): $(out)/build_info.cpp $(out)/flags
 	@mkdir -p $(@D)
-	$(q)$(compile) -MMD -MP -c $< -o $@
+	$(q)$(compile) -MD -MP -c $< -o $@
 
 $(library): $(call objects,$(library_sources)) $(folders:%=%/rules.mk)
 $(tests_library): $(call objects,$(tests_support_sources)) tests/rules.mk

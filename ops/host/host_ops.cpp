@@ -66,10 +66,9 @@ class HostOps final : public Ops {
   void EmbeddingBackward(Buffer dwte, Buffer dwpe, Buffer dout, Buffer tokens, SequenceShape shape,
                          const Dropout& dropout) override {
     Run("embedding_backward", [=, this] {
-      host::EmbeddingBackward(threads_, Floats(dwte, shape.channels),
-                              Floats(dwpe, shape.positions * shape.channels),
-                              Floats(dout, shape.elements()), Integers(tokens, shape.rows()), shape,
-                              Mask(dropout));
+      host::EmbeddingBackward(
+          threads_, Floats(dwte, shape.channels), Floats(dwpe, shape.positions * shape.channels),
+          Floats(dout, shape.elements()), Integers(tokens, shape.rows()), shape, Mask(dropout));
     });
   }
 
@@ -121,10 +120,9 @@ class HostOps final : public Ops {
   void HeadBackward(Buffer dx, Buffer dwte, Buffer dlogits, Buffer x, Buffer wte, int64_t rows,
                     int64_t channels, int64_t vocabulary) override {
     Run("head_backward", [=, this] {
-      host::HeadBackward(threads_, Floats(dx, rows * channels),
-                         Floats(dwte, vocabulary * channels), Floats(dlogits, rows * vocabulary),
-                         Floats(x, rows * channels), Floats(wte, vocabulary * channels), rows,
-                         channels, vocabulary);
+      host::HeadBackward(threads_, Floats(dx, rows * channels), Floats(dwte, vocabulary * channels),
+                         Floats(dlogits, rows * vocabulary), Floats(x, rows * channels),
+                         Floats(wte, vocabulary * channels), rows, channels, vocabulary);
     });
   }
 
@@ -193,9 +191,8 @@ class HostOps final : public Ops {
   }
 
   void AccumulateSum(Buffer sum, Buffer x) override {
-    Run("accumulate_sum", [=, this] {
-      host::AccumulateSum(threads_, sum.As<double>(), x.As<float>(), x.elements);
-    });
+    Run("accumulate_sum",
+        [=, this] { host::AccumulateSum(threads_, sum.As<double>(), x.As<float>(), x.elements); });
   }
 
   void AccumulateSquares(Buffer sum, Buffer x) override {
