@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each of these is a program of its own, build/<variant>/tests/<name>_test.
 tests_sources := \
+  tests/abort_test.cpp \
+  tests/device_test.cpp \
+  tests/memory_test.cpp \
 
 # Linked into every test program.
 tests_support_sources := \

@@ -17,9 +17,7 @@ Stage2::Stage2(Device& device, Communicator& data_parallel, const Layout& layout
   }
 }
 
-void Stage2::Allocate() {
-  parameters_ = device_.Allocate(Region::kPersistent, Category::kParameters, DType::kFloat32,
-                                 layout_.padded(), "parameters");
+void Stage2::AllocateGradients() {
   gradients_ = device_.Allocate(Region::kPersistent, Category::kGradients, DType::kFloat32,
                                 owned_elements(), "gradient shard");
 }

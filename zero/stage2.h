@@ -25,7 +25,7 @@ namespace zerobox {
 class Stage2 : public Stage1 {
  public:
   Stage2(Device& device, Communicator& data_parallel, const Layout& layout);
-  void Allocate() override;
+  void AllocateGradients() override;  // the owned part
   Buffer Gradient(ParameterId parameter) override;
 
  protected:
