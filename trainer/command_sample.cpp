@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // zerobox sample: lets a trained model write.
+#include <filesystem>
+#include <string>
+
 #include "absl/status/statusor.h"
-#include "ops/host/matmul.h"
+#include "absl/strings/str_cat.h"
 #include "trainer/command_line.h"
 #include "trainer/commands.h"
 #include "trainer/help.h"
@@ -16,7 +19,14 @@ namespace {
 absl::StatusOr<std::string> Written(const CommandLine& line) {
   const absl::StatusOr<ResolvedSample> resolved = ResolveSample(line, ThisMachine());
   if (!resolved.ok()) return resolved.status();
-  if (absl::Status status = LoadMatmul(); !status.ok()) return status;
+  const std::string& run = resolved->settings.run;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(run + "/model.safetensors", error)) {
+    return absl::NotFoundError(absl::StrCat(
+        "--run=", run, ": wanted the folder of a finished run, found ",
+        std::filesystem::exists(run, error) ? "no model.safetensors in it" : "nothing there",
+        "; give --run=FOLDER, or train first (zerobox train --data=FILE)"));
+  }
   return Sample(resolved->settings);
 }
 

@@ -265,10 +265,10 @@ class TrainCommand {
 
   void ShowResult(const RunResult& result) {
     const Style style = screen_.style();
-    ShowSample();
+    if (result.stopped_by_signal == 0 && settings().sample_bytes > 0) ShowSample();
     screen_.Print(MemoryTable(settings(), plan_, result.ranks, style));
     screen_.Print(TrafficTable(plan_, result.ranks, style));
-    ShowYardsticks(result);
+    if (result.stopped_by_signal == 0) ShowYardsticks(result);
     if (result.skipped > 0) {
       screen_.Print(absl::StrCat("\nSkipped ", result.skipped, " of ", result.steps,
                                  " steps: their gradient norm was not finite.\n"));
@@ -286,24 +286,26 @@ class TrainCommand {
   }
 
   void ShowSample() {
-    if (settings().sample_bytes == 0) return;
     const absl::StatusOr<std::string> text = Sample({.run = settings().out,
+                                                     .prompt = "\n",
                                                      .bytes = settings().sample_bytes,
                                                      .seed = settings().seed,
                                                      .threads = settings().threads});
-    if (!text.ok()) return screen_.Say(std::string(text.status().message()));
-    const Style style = screen_.style();
-    screen_.Print(absl::StrCat("\n", style.Bold("What the model writes"), "\n",
-                               SampleBlock(*text, style)));
+    if (!text.ok()) {
+      screen_.Say(absl::StrCat("no sample: ", text.status().message()));
+      return;
+    }
+    screen_.Print(absl::StrCat("\n", screen_.style().Bold("What the model writes"), "\n",
+                               SampleBlock(*text, screen_.style())));
   }
 
   void ShowYardsticks(const RunResult& result) {
     if (result.eval_metrics.empty()) return;
+    const std::vector<int64_t> sequences = EvaluationSequences(settings(), *dataset_);
     std::vector<Yardstick> yardsticks;
     for (int context = 0; context <= 2; ++context) {
-      const absl::StatusOr<double> loss =
-          CountModelLoss(*dataset_, settings().model.seq_len, settings().model.vocab_size, context,
-                         EvaluationSequences(settings(), *dataset_));
+      const absl::StatusOr<double> loss = CountModelLoss(
+          *dataset_, settings().model.seq_len, settings().model.vocab_size, context, sequences);
       if (!loss.ok()) continue;  // a vocabulary too large to count pairs in
       yardsticks.push_back(
           {absl::StrCat("counting, ", context, context == 1 ? " token" : " tokens", " of context"),

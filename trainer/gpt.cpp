@@ -276,8 +276,8 @@ Buffer Gpt::In(Buffer w, ParameterId parameter) const {
 }
 
 Buffer Gpt::Push(MicroBatchInFlight& mb, int64_t elements, const char* label) const {
-  mb.stack.push_back(device_.Allocate(Region::kActivations, Category::kActivations,
-                                      DType::kFloat32, elements, label));
+  mb.stack.push_back(device_.Allocate(Region::kActivations, Category::kActivations, DType::kFloat32,
+                                      elements, label));
   return mb.stack.back();
 }
 

@@ -22,10 +22,25 @@ namespace zerobox {
 
 // The parameters of the ends stand first, then those of each block. Shapes and names are GPT-2's as
 // its published checkpoints have them: linear weights are (in, out).
-enum EndsParameter : ParameterId { kTokenEmbedding, kPositionEmbedding, kFinalNormWeight, kFinalNormBias };
+enum EndsParameter : ParameterId {
+  kTokenEmbedding,
+  kPositionEmbedding,
+  kFinalNormWeight,
+  kFinalNormBias
+};
 enum BlockParameter : ParameterId {
-  kNorm1Weight, kNorm1Bias, kQkvWeight, kQkvBias, kProjectionWeight, kProjectionBias,
-  kNorm2Weight, kNorm2Bias, kFcWeight, kFcBias, kMlpProjectionWeight, kMlpProjectionBias,
+  kNorm1Weight,
+  kNorm1Bias,
+  kQkvWeight,
+  kQkvBias,
+  kProjectionWeight,
+  kProjectionBias,
+  kNorm2Weight,
+  kNorm2Bias,
+  kFcWeight,
+  kFcBias,
+  kMlpProjectionWeight,
+  kMlpProjectionBias,
 };
 inline constexpr int kEndsParameters = 4;
 inline constexpr int kBlockParameters = 12;
@@ -42,9 +57,9 @@ InitialValue InitialValueOf(const ModelConfig& config, ParameterId parameter);
 
 // What a micro-batch reads, in device memory.
 struct Batch {
-  Buffer inputs;   // int32 (B, T)
-  Buffer targets;  // int32 (B, T), -1 is ignored
-  Buffer samples;  // int64 (B), global sample numbers, for dropout
+  Buffer inputs;          // int32 (B, T)
+  Buffer targets;         // int32 (B, T), -1 is ignored
+  Buffer samples;         // int64 (B), global sample numbers, for dropout
   int64_t sequences = 0;  // B
   int64_t positions = 0;  // T
 };
@@ -82,7 +97,8 @@ class Gpt {
   MicroBatchInFlight Begin(const Batch& batch, bool training) const;
   // One visit. `w` is the whole of the visit's unit (Stage0::Acquire). The head's forward adds the
   // sum of the losses to `loss_sum` (fp64, 1); its backward scales the loss by `loss_scale`.
-  void Forward(const Visit& visit, Buffer w, MicroBatchInFlight& micro_batch, Buffer loss_sum) const;
+  void Forward(const Visit& visit, Buffer w, MicroBatchInFlight& micro_batch,
+               Buffer loss_sum) const;
   void Backward(const Visit& visit, Buffer w, MicroBatchInFlight& micro_batch, Stage0& zero,
                 float loss_scale) const;
   // Frees what is left, after a forward pass alone.

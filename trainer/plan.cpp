@@ -43,8 +43,8 @@ std::vector<TrafficDifference> Differences(const TrainSettings& settings, const 
   const int64_t ranks = settings.devices;
   if (ranks == 1) return differences;
   const StateWidths widths = WidthsOf(settings.dtype);
-  const auto paper = StepTraffic(settings.zero_stage, layout.parameters(), ranks,
-                                 settings.grad_accum, widths);
+  const auto paper =
+      StepTraffic(settings.zero_stage, layout.parameters(), ranks, settings.grad_accum, widths);
   const auto padded =
       StepTraffic(settings.zero_stage, layout.padded(), ranks, settings.grad_accum, widths);
   for (int i = 0; i < kCollectives; ++i) {
@@ -79,13 +79,16 @@ std::vector<MemoryNote> Notes(const TrainSettings& settings, const Layout& layou
   }
   const Category buffers = Category::kCommunicationBuffers;
   notes.push_back({buffers, "two gradient buckets of constant size (C_B), each", bucket});
-  notes.push_back({buffers,
-                   "the whole gradient of the ends (token and position embedding, final norm), from "
-                   "the head's backward to the lookup's",
-                   ends});
+  notes.push_back(
+      {buffers,
+       "the whole gradient of the ends (token and position embedding, final norm), from "
+       "the head's backward to the lookup's",
+       ends});
   if (settings.zero_stage < 3) return notes;
-  notes.push_back({buffers, "the ends' parameters, gathered for the lookup and for the head", ends});
-  notes.push_back({buffers, "up to two gathered blocks, the one in use and the one ahead, each", block});
+  notes.push_back(
+      {buffers, "the ends' parameters, gathered for the lookup and for the head", ends});
+  notes.push_back(
+      {buffers, "up to two gathered blocks, the one in use and the one ahead, each", block});
   return notes;
 }
 

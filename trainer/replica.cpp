@@ -125,8 +125,7 @@ absl::Status Replica::ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink)
       std::vector<float> values(range.size());
       device_.Record(*results_ready_, StreamId::kCompute);  // the unit is gathered
       device_.Wait(StreamId::kToHost, *results_ready_);
-      device_.CopyToHost(StreamId::kToHost, values.data(),
-                         Held{whole, w}.Slice(range));
+      device_.CopyToHost(StreamId::kToHost, values.data(), Held{whole, w}.Slice(range));
       device_.Record(*results_read_, StreamId::kToHost);
       absl::Status status = device_.HostWait(*results_read_);
       if (status.ok()) status = sink(parameter, values.data());

@@ -39,8 +39,8 @@ class Replica {
           const TrainSettings& settings);
 
   void InitializeWeights();
-  // Enqueues one step: every micro-batch forward and backward, then the update. The gradient is that
-  // of the sum of the losses times `loss_scale`.
+  // Enqueues one step: every micro-batch forward and backward, then the update. The gradient is
+  // that of the sum of the losses times `loss_scale`.
   void TrainStep(const FillMicroBatch& fill, float loss_scale);
   // Waits for the latest TrainStep.
   absl::StatusOr<StepOutcome> Outcome();
@@ -61,10 +61,10 @@ class Replica {
   std::unique_ptr<Stage0> zero_;
   OptimizerStates states_;
   BatchFeed feed_;
-  Buffer loss_sum_;                          // fp64 (1)
-  StepOutcome outcome_;                      // host memory that the results are copied to
-  std::unique_ptr<Event> results_ready_;     // compute -> to_host: loss and step state are final
-  std::unique_ptr<Event> results_read_;      // to_host -> host: and copied
+  Buffer loss_sum_;                       // fp64 (1)
+  StepOutcome outcome_;                   // host memory that the results are copied to
+  std::unique_ptr<Event> results_ready_;  // compute -> to_host: loss and step state are final
+  std::unique_ptr<Event> results_read_;   // to_host -> host: and copied
 };
 
 }  // namespace zerobox

@@ -6,11 +6,9 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -302,53 +300,6 @@ std::string CommunicationText(const RunPlan& plan, const std::vector<RankResult>
     json["ranks"].push_back(std::move(row));
   }
   return Dump(json, 2) + "\n";
-}
-
-//---- Reading
-
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
-  const std::string path = (fs::path(folder) / "config.json").string();
-  std::error_code error;
-  std::ifstream file;
-  if (fs::is_regular_file(path, error)) file.open(path, std::ios::binary);
-  if (!file.is_open()) {
-    return absl::NotFoundError(
-        absl::StrCat("--run=", folder, ": wanted a run folder, found no ", path,
-                     "; give --run=FOLDER, or train first (zerobox train --data=FILE)"));
-  }
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("format") || json["format"] != 1 ||
-      !json.contains("flags") || !json["flags"].is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path,
-        ": wanted a run's settings with \"format\": 1, found something else; was this folder "
-        "written by another version?"));
-  }
-  ModelConfig config;
-  const std::pair<const char*, int64_t*> fields[] = {{"n_layer", &config.n_layer},
-                                                     {"n_head", &config.n_head},
-                                                     {"n_embd", &config.n_embd},
-                                                     {"seq_len", &config.seq_len},
-                                                     {"vocab_size", &config.vocab_size}};
-  for (const auto& [name, field] : fields) {
-    const Json& flags = json["flags"];
-    const bool whole = flags.contains(name) && flags[name].is_object() &&
-                       flags[name].contains("value") && flags[name]["value"].is_number_integer();
-    const double value = whole ? flags[name]["value"].get<double>() : std::nan("");
-    if (!FindFlag(name)->range.Contains(value)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": wanted ", Wanted(*FindFlag(name)), " as the value of ", name,
-                       ", found something else; the file is damaged"));
-    }
-    *field = static_cast<int64_t>(value);
-  }
-  if (config.n_embd % config.n_head != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": n_head ", config.n_head,
-                                                   " does not divide n_embd ", config.n_embd,
-                                                   "; the file is damaged"));
-  }
-  return config;
 }
 
 }  // namespace zerobox

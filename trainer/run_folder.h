@@ -79,9 +79,6 @@ std::string ConfigText(const std::vector<ResolvedFlag>& flags, const DerivedNumb
 std::string MemoryText(const RunPlan& plan, const std::vector<RankResult>& ranks);
 std::string CommunicationText(const RunPlan& plan, const std::vector<RankResult>& ranks);
 
-// The model's shape from a run folder's config.json. Errors say what is missing or malformed.
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
-
 }  // namespace zerobox
 
 #endif  // ZEROBOX_TRAINER_RUN_FOLDER_H_

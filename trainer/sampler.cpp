@@ -83,9 +83,9 @@ class Generator {
       zero_.Release(visit);
     }
     feed_.Done();
-    device_.CopyToHost(StreamId::kCompute, logits.data(),
-                       micro_batch.logits.Slice((positions - 1) * config_.vocab_size,
-                                                config_.vocab_size));
+    device_.CopyToHost(
+        StreamId::kCompute, logits.data(),
+        micro_batch.logits.Slice((positions - 1) * config_.vocab_size, config_.vocab_size));
     device_.Record(*copied_, StreamId::kCompute);
     model_.End(micro_batch);
     return device_.HostWait(*copied_);
@@ -140,8 +140,8 @@ absl::StatusOr<std::string> Sample(const SampleSettings& settings) {
   PlanDevice plan;
   Generator(plan, *config, *layout).Walk();
   Abort abort;
-  auto device = HostDevice::Make(
-      {.regions = plan.memory().high_water(), .threads = settings.threads}, abort);
+  auto device =
+      HostDevice::Make({.regions = plan.memory().high_water(), .threads = settings.threads}, abort);
   if (!device.ok()) return device.status();
   Generator generator(**device, *config, *layout);
   if (absl::Status status = generator.Load(**reader); !status.ok()) return status;

@@ -22,8 +22,10 @@ StepProgram TrainingProgram(int64_t n_layer) {
   if (n_layer > 0) program[n_layer].keeps_parameters = true;  // the last block
   program.back().keeps_parameters = true;                     // the head
   Add(program, {.pass = Pass::kBackward, .layer = "head", .unit = kEnds});
-  for (int64_t block = n_layer - 1; block >= 0; --block) Add(program, Block(Pass::kBackward, block));
-  Add(program, {.pass = Pass::kBackward, .layer = "lookup", .unit = kEnds, .needs_parameters = false});
+  for (int64_t block = n_layer - 1; block >= 0; --block)
+    Add(program, Block(Pass::kBackward, block));
+  Add(program,
+      {.pass = Pass::kBackward, .layer = "lookup", .unit = kEnds, .needs_parameters = false});
   return program;
 }
 

@@ -13,8 +13,8 @@ namespace zerobox {
 inline constexpr UnitId kEnds = 0;
 constexpr UnitId BlockUnit(int64_t block) { return static_cast<UnitId>(block + 1); }
 
-// Forward: lookup, blocks, head. Backward: the same reversed. The head and the last block keep their
-// parameters from their forward to their backward visit; the lookup's backward needs none.
+// Forward: lookup, blocks, head. Backward: the same reversed. The head and the last block keep
+// their parameters from their forward to their backward visit; the lookup's backward needs none.
 StepProgram TrainingProgram(int64_t n_layer);
 // Forward only, for evaluation and sampling.
 StepProgram ForwardProgram(int64_t n_layer);

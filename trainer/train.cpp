@@ -28,8 +28,8 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
   RunResult result;
   result.status = LoadMatmul();
   if (!result.status.ok()) return result;
-  const absl::StatusOr<Layout> layout = Layout::Make(GptParameters(settings.model), settings.devices,
-                                                     settings.bucket_bytes, settings.dtype);
+  const absl::StatusOr<Layout> layout = Layout::Make(
+      GptParameters(settings.model), settings.devices, settings.bucket_bytes, settings.dtype);
   result.status = layout.status();
   if (!layout.ok()) return result;
 
@@ -39,8 +39,8 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
   if (hooks.call) group.set_call_hook(hooks.call);
   Board board(settings, dataset, observer);
   StopPoint stop(settings.steps, stop_signal);
-  const RunContext run{settings, plan,  dataset, hooks, *layout,
-                       eval_sequences, abort, group, board, stop};
+  const RunContext run{settings,       plan,  dataset, hooks, *layout,
+                       eval_sequences, abort, group,   board, stop};
 
   std::deque<Worker> workers;
   std::vector<std::thread> threads;

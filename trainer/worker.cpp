@@ -14,8 +14,7 @@
 
 namespace zerobox {
 
-Worker::Worker(const RunContext& run, int rank)
-    : run_(run), settings_(run.settings), rank_(rank) {}
+Worker::Worker(const RunContext& run, int rank) : run_(run), settings_(run.settings), rank_(rank) {}
 
 Worker::~Worker() = default;
 
