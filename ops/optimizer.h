@@ -33,11 +33,15 @@ struct StepState {
 };
 
 // Linear warm-up, then cosine decay to the minimum. `applied` steps have been applied before:
-// applied 0 is the first step.
+// applied 0 is the first step. With W warm-up steps of S in all,
+//   learning_rate (applied + 1) / W                                             while applied < W,
+//   min + (learning_rate - min) (1 + cos(pi (applied - W) / (S - W))) / 2       while applied < S,
+//   min                                                                         from then on.
 double LearningRate(const OptimizerSettings& settings, int64_t applied);
 
 // Updates `state` for the step whose gradient has sqrt(sum of the n partial `sums`) as its norm. A
-// skipped step leaves applied, learning_rate and the corrections as they were.
+// skipped step leaves applied, learning_rate and the corrections as they were, and its clip_scale
+// is 1.
 void PrepareStep(StepState& state, const double* sums, int64_t n, const OptimizerSettings& settings);
 
 }  // namespace zerobox

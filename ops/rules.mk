@@ -1,4 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 # The sources of ops/, one a line, sorted.
 ops_sources := \
+  ops/collectives/communicator.cpp \
+  ops/collectives/host_communicator.cpp \
+  ops/collectives/plan_communicator.cpp \
+  ops/collectives/reduce.cpp \
+  ops/device/abort.cpp \
+  ops/device/device.cpp \
+  ops/device/host_device.cpp \
+  ops/device/host_memory.cpp \
+  ops/device/host_stream.cpp \
+  ops/device/memory.cpp \
+  ops/device/plan_device.cpp \
+  ops/device/thread_team.cpp \
+  ops/host/adamw.cpp \
+  ops/host/attention.cpp \
+  ops/host/cross_entropy.cpp \
+  ops/host/embedding.cpp \
+  ops/host/fill.cpp \
+  ops/host/gelu.cpp \
+  ops/host/host_ops.cpp \
+  ops/host/layernorm.cpp \
+  ops/host/linear.cpp \
+  ops/host/matmul.cpp \
+  ops/host/openblas.cpp \
+  ops/host/residual.cpp \
+  ops/host/sums.cpp \
+  ops/optimizer.cpp \
+  ops/philox.cpp \
+  ops/plan_ops.cpp \
 

@@ -28,9 +28,9 @@ struct CallLabel {
   int unit = -1;  // -1: none
 };
 
-// Calls, and bytes that this rank sent to others: for a buffer of S bytes on N ranks (N-1)/N S in an
-// all-gather or a reduce-scatter, twice that in an all-reduce; in a broadcast S from the root only,
-// to each of the others.
+// Calls, and bytes that this rank sent to others: for a buffer of S bytes on N ranks (N-1)/N S in
+// an all-gather or a reduce-scatter, twice that in an all-reduce; in a broadcast S from the root
+// only, to each of the others.
 struct CollectiveCount {
   int64_t calls = 0;
   int64_t bytes_sent = 0;

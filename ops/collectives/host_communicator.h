@@ -25,19 +25,21 @@ struct CallInfo {
 // For tests: called in the communication stream before the call begins; non-OK fails the device.
 using CallHook = std::function<absl::Status(const CallInfo&)>;
 
-// What the ranks of one group share: where they meet. Outlives its communicators.
+// What the ranks of one group share: where they meet. May be destroyed once all have joined.
 class HostGroup {
  public:
   HostGroup(int size, Abort& abort);
   ~HostGroup();
-  // `device` outlives the communicator. Each rank once.
+  // Each rank once. The communicator is used by `device`'s worker and not after the device is gone.
+  // It may be destroyed with calls enqueued.
   std::unique_ptr<Communicator> Join(int rank, HostDevice& device);
   void set_call_hook(CallHook hook);  // before Join
 
  private:
-  class Member;
   struct Meeting;
-  std::unique_ptr<Meeting> meeting_;
+  class Party;
+  class Member;
+  std::shared_ptr<Meeting> meeting_;
 };
 
 }  // namespace zerobox

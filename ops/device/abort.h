@@ -8,15 +8,17 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 
 namespace zerobox {
 
+class Abort;
+
 // A mutex and condition variable whose waits end when the run is aborted. Everything that blocks in
 // this project blocks here, so nothing can block for ever.
-class Abort;
 class WaitPoint {
  public:
   explicit WaitPoint(Abort& abort);
@@ -24,7 +26,7 @@ class WaitPoint {
   WaitPoint(const WaitPoint&) = delete;
   WaitPoint& operator=(const WaitPoint&) = delete;
 
-  // Runs `change` under the lock and wakes all waiters.
+  // Runs `change` under the lock and wakes all waiters. `change` and `ready` may not call Fail.
   void Notify(const std::function<void()>& change);
   // Waits until `ready` (called under the lock) holds; false when the run was aborted before.
   bool WaitUntil(const std::function<bool()>& ready);
@@ -48,8 +50,12 @@ class Abort {
  private:
   friend class WaitPoint;
   std::atomic<bool> failed_{false};
+  // Locked before any WaitPoint's mutex, never after.
   mutable std::mutex mutex_;
-  absl::Status first_error_;
+  // The first error in parts: every status() makes a new absl::Status, so that threads share no
+  // reference count, which the thread sanitizer could not follow into an uninstrumented library.
+  absl::StatusCode code_ = absl::StatusCode::kOk;
+  std::string message_;
   std::vector<WaitPoint*> points_;
 };
 

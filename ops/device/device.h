@@ -37,6 +37,13 @@ class Event {
   std::string name_;
 };
 
+// Bytes that CopyToHost and CopyFromHost copied.
+struct CopiedBytes {
+  int64_t to_host = 0;
+  int64_t from_host = 0;
+  friend bool operator==(const CopiedBytes&, const CopiedBytes&) = default;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -55,9 +62,11 @@ class Device {
   virtual void Copy(StreamId stream, Buffer to, Buffer from) = 0;
   virtual void Zero(StreamId stream, Buffer buffer) = 0;
   // Between device and host memory. The host memory must stay, and be left alone, until an event
-  // recorded behind it has happened. Bytes are counted.
+  // recorded behind it has happened; in a failed run, until the device is gone. Bytes are counted.
   virtual void CopyToHost(StreamId stream, void* to, Buffer from) = 0;
   virtual void CopyFromHost(StreamId stream, Buffer to, const void* from) = 0;
+  // Exact once the copies are known to be done.
+  virtual CopiedBytes copied() const = 0;
 
   // The kernels, enqueued on the compute stream of this device.
   virtual Ops& ops() = 0;
@@ -71,6 +80,7 @@ class Device {
 
   // Keeps `error` if it is the first.
   virtual void Fail(absl::Status error) = 0;
+  // The device's first failure, or the run's.
   virtual absl::Status status() const = 0;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostDevice: a device made of threads and ordinary memory of this machine, with a capacity of its
-// own. Its compute stream runs inline in the worker's thread (enqueueing an op there is running it);
-// the other streams are threads, so prefetch, overlap and the event protocol are real.
+// own. Its compute stream runs inline in the worker's thread (enqueueing an op there is running
+// it); the other streams are threads, so prefetch, overlap and the event protocol are real.
 #ifndef ZEROBOX_OPS_DEVICE_HOST_DEVICE_H_
 #define ZEROBOX_OPS_DEVICE_HOST_DEVICE_H_
 
@@ -20,15 +20,15 @@
 
 namespace zerobox {
 
-class HostStream;  // a thread with an in-order queue
-
 struct HostDeviceOptions {
-  int rank = 0;             // names the device in messages and in the recorder
-  RegionBytes regions{};    // what to reserve, from the plan
-  int threads = 1;          // threads of its compute stream, the worker's included
-  bool poison = false;      // see MemoryPool::PoisonFreshMemory
+  int rank = 0;           // names the device in messages and in the recorder
+  RegionBytes regions{};  // what to reserve, from the plan
+  int threads = 1;        // threads of its compute stream, the worker's included
+  bool poison = false;    // see MemoryPool::PoisonFreshMemory
   Recorder* recorder = nullptr;
-  std::string drop_wait;    // for tests: Wait ignores events of this name
+  // For tests. The compute stream is a thread too, as on a GPU, so every event is needed.
+  bool threaded_compute = false;
+  std::string drop_wait = {};  // Wait ignores events of this name
 };
 
 class HostDevice final : public Device {
@@ -36,6 +36,9 @@ class HostDevice final : public Device {
   // ResourceExhausted when the machine does not give the memory. `abort` outlives the device.
   static absl::StatusOr<std::unique_ptr<HostDevice>> Make(const HostDeviceOptions& options,
                                                           Abort& abort);
+  // Waits until its streams have done what they have, or at once after an abort; nothing may be
+  // enqueued afterwards. The memory stays for other ranks that may still read it.
+  void StopStreams();
   ~HostDevice() override;  // waits for its streams; after an abort they end at once
 
   std::unique_ptr<Event> MakeEvent(std::string_view name) override;
@@ -46,22 +49,27 @@ class HostDevice final : public Device {
   void Zero(StreamId stream, Buffer buffer) override;
   void CopyToHost(StreamId stream, void* to, Buffer from) override;
   void CopyFromHost(StreamId stream, Buffer to, const void* from) override;
+  CopiedBytes copied() const override;
   Ops& ops() override;
   MemoryPool& memory() override;
   void Fail(absl::Status error) override;  // fails the run too
   absl::Status status() const override;
 
   // Runs `work` in its turn on `stream`, unless the device or the run has failed by then. A
-  // non-OK status fails both. `name` is a literal (it is kept by reference).
+  // non-OK status, or an exception of std::, fails both. `name` is a literal (it is kept by
+  // reference).
   void Enqueue(StreamId stream, std::string_view name, std::function<absl::Status()> work);
   // Splits [0, tasks) over the device's compute threads and returns when all are done: a fixed
   // assignment, by `tasks` and the number of threads alone. For kernels.
+  // Called by work on kCompute, one call at a time. An exception of std:: in a task fails the
+  // device.
   void ParallelFor(int64_t tasks, const std::function<void(int64_t)>& task);
   int threads() const;
 
   // What the worker's thread is waiting for now ("" when it is not), and the same for a stream:
-  // an event's name, or what was set with SetWaitingFor. For the report of a failed run, and for
-  // tests that must know that a thread has arrived at a wait. Thread-safe.
+  // an event's name, or what was set with SetWaitingFor. Once the run has failed it stays what it
+  // was: a wait that the abort ended is still named, and nothing new is. For the report of a failed
+  // run, and for tests that must know that a thread has arrived at a wait. Thread-safe.
   std::string WaitingFor(StreamId stream) const;
   void SetWaitingFor(StreamId stream, std::string what);
 
@@ -71,6 +79,15 @@ class HostDevice final : public Device {
  private:
   HostDevice(const HostDeviceOptions& options, Abort& abort);
   struct State;
+  struct Mark;  // one Record
+  class HostEvent;
+  void RunOp(StreamId stream, std::string_view name, int64_t id,
+             const std::function<absl::Status()>& work);
+  // Puts `item` into the stream's queue (runs it, on kCompute).
+  bool Inline(StreamId stream) const;  // runs in the worker's thread
+  void Push(StreamId stream, std::function<void()> item);
+  // Blocks the thread of `waiter` until `mark` is done or the run is aborted.
+  void WaitForMark(StreamId waiter, const std::string& name, const Mark& mark);
   HostDeviceOptions options_;
   Abort& abort_;
   std::unique_ptr<State> state_;

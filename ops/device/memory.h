@@ -6,7 +6,8 @@
 // interleave and fragmentation cannot arise (M_D in ZeRO, arXiv:1910.02054, section 6.3). A pool
 // without memory behind it only counts: a run is planned by walking its real step program against
 // such a pool, and the real pool is then reserved with the high-water mark of every region.
-// Allocation is a pure function of the sequence of calls, so the walk and the run agree to the byte.
+// Allocation is a pure function of the sequence of calls, so the walk and the run agree to the
+// byte.
 #ifndef ZEROBOX_OPS_DEVICE_MEMORY_H_
 #define ZEROBOX_OPS_DEVICE_MEMORY_H_
 
@@ -15,7 +16,7 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "ops/device/buffer.h"
@@ -26,10 +27,10 @@ namespace zerobox {
 enum class Category : uint8_t {
   kParameters,
   kGradients,
-  kOptimizerStates,         // fp32 master weights included
+  kOptimizerStates,  // fp32 master weights included
   kActivations,
   kActivationCheckpoints,
-  kCommunicationBuffers,    // gathered units, whole transient gradients, landing buffers
+  kCommunicationBuffers,  // gathered units, whole transient gradients, landing buffers
   kWorkspace,
 };
 inline constexpr int kCategories = 7;
@@ -43,6 +44,7 @@ enum class Region : uint8_t {
   kTransient,    // first fit, by offset
 };
 inline constexpr int kRegions = 4;
+std::string_view Name(Region region);
 using RegionBytes = std::array<int64_t, kRegions>;
 
 // Every allocation is rounded up to this, and the rounding is counted in its category.
@@ -79,9 +81,11 @@ class MemoryPool {
   MemoryPool& operator=(const MemoryPool&) = delete;
 
   // ResourceExhausted when the region is full: the message names label, category, wanted and free.
+  // No elements: an empty buffer that occupies nothing and need not be freed.
   absl::StatusOr<Buffer> Allocate(Region region, Category category, DType dtype, int64_t elements,
                                   std::string_view label);
-  // `buffer` is exactly what Allocate returned. In the stack regions it must be the newest.
+  // `buffer` is exactly what Allocate returned. In the stack regions it must be the newest. Null
+  // (what Device::Allocate returns on failure) is ignored.
   void Free(const Buffer& buffer);
 
   const Ledger& ledger() const { return ledger_; }
@@ -89,8 +93,10 @@ class MemoryPool {
   const RegionBytes& high_water() const { return high_water_; }
 
   // From now on every allocation is filled with bytes that read as NaN in every float type, and
-  // `poisoned_bytes` counts them. For tests: nothing may depend on fresh memory. Only where the
-  // host may write to the memory.
+  // `poisoned_bytes` counts them, alignment included. For tests: nothing may depend on fresh
+  // memory. Only where the host may write to the memory. The worker writes at the call, so with
+  // poison on, the streams that used the memory before must be done with it by then as the worker
+  // sees it.
   void PoisonFreshMemory() { poison_ = true; }
   int64_t poisoned_bytes() const { return poisoned_bytes_; }
 
@@ -103,21 +109,23 @@ class MemoryPool {
   struct Block {
     Region region;
     Category category;
-    int64_t offset;  // in its region
-    int64_t bytes;   // rounded up
+    int64_t bytes;  // rounded up
   };
+  using Blocks = std::map<uintptr_t, Block>;  // live, by address; regions do not overlap
 
-  int64_t FindOffset(Region region, int64_t bytes) const;
-  std::byte* Address(Region region, int64_t offset) const;
+  uintptr_t Begin(Region region) const { return begin_[static_cast<size_t>(region)]; }
+  // The first block at or after the region's begin, and behind its last.
+  std::pair<Blocks::const_iterator, Blocks::const_iterator> BlocksOf(Region region) const;
+  // Where `bytes` fit: for kTransient the first hole, else behind the last block; without regard to
+  // the region's end.
+  uintptr_t FindAddress(Region region, int64_t bytes) const;
+  int64_t LargestHole(Region region) const;
 
-  bool counts_only_;
-  std::byte* base_;
+  std::array<uintptr_t, kRegions> begin_{};
   RegionBytes capacity_{};
-  RegionBytes begin_{};  // of each region, from base
   RegionBytes high_water_{};
+  Blocks blocks_;
   Ledger ledger_;
-  std::array<std::map<int64_t, Block>, kRegions> blocks_;  // live, by offset in the region
-  std::map<const std::byte*, Block> by_address_;
   bool poison_ = false;
   int64_t poisoned_bytes_ = 0;
   Recorder* recorder_ = nullptr;

@@ -22,8 +22,9 @@ class PlanDevice final : public Device {
   absl::Status HostWait(const Event&) override { return status_; }
   void Copy(StreamId, Buffer, Buffer) override {}
   void Zero(StreamId, Buffer) override {}
-  void CopyToHost(StreamId, void*, Buffer) override {}
-  void CopyFromHost(StreamId, Buffer, const void*) override {}
+  void CopyToHost(StreamId, void*, Buffer from) override { copied_.to_host += from.bytes(); }
+  void CopyFromHost(StreamId, Buffer to, const void*) override { copied_.from_host += to.bytes(); }
+  CopiedBytes copied() const override { return copied_; }
   Ops& ops() override { return *ops_; }
   MemoryPool& memory() override { return memory_; }
   void Fail(absl::Status error) override { status_.Update(error); }
@@ -32,6 +33,7 @@ class PlanDevice final : public Device {
  private:
   MemoryPool memory_;
   std::unique_ptr<Ops> ops_;
+  CopiedBytes copied_;
   absl::Status status_;
 };
 

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A call on rank r, in the communication thread of its device:
+//   1. It posts its buffer and meets the others: now all buffers are there and may be used.
+//   2. It does its share, which touches only what is its own to write (part r everywhere in an
+//      all-gather; part r of its own buffer in a reduce-scatter).
+//   3. It meets the others again: now nobody uses its buffer any more.
+// An all-reduce is the shares of a reduce-scatter and of an all-gather with a meeting between.
+#include "ops/collectives/host_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cassert>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "ops/collectives/reduce.h"
+
+namespace zerobox {
+namespace {
+
+absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
+
+// Bytes that are copied to every rank while they are in the cache.
+constexpr int64_t kCopyChunk = 256 << 10;
+
+struct Post {
+  int64_t number = 0;
+  Collective collective = Collective::kAllGather;
+  Buffer buffer;
+  int root = 0;
+  CallLabel label{};
+};
+
+bool SameCall(const Post& a, const Post& b) {
+  return a.number == b.number && a.collective == b.collective &&
+         a.buffer.elements == b.buffer.elements && a.buffer.dtype == b.buffer.dtype &&
+         a.root == b.root && a.label.purpose == b.label.purpose && a.label.unit == b.label.unit;
+}
+
+// "all-gather number 17 (parameters, unit 3)"
+std::string Describe(const Post& post) {
+  std::string name(Name(post.collective));
+  std::replace(name.begin(), name.end(), '_', '-');
+  const std::string unit = post.label.unit < 0 ? "" : absl::StrCat(", unit ", post.label.unit);
+  return absl::StrCat(name, " number ", post.number, " (", View(Name(post.label.purpose)), unit,
+                      ")");
+}
+
+std::string DescribeFully(const Post& post) {
+  const std::string root =
+      post.collective == Collective::kBroadcast ? absl::StrCat(" from rank ", post.root) : "";
+  return absl::StrCat(Describe(post), " of ", post.buffer.elements, " ",
+                      View(Name(post.buffer.dtype)), " elements", root);
+}
+
+}  // namespace
+
+struct HostGroup::Meeting {
+  Meeting(int size, Abort& run)
+      : abort(run),
+        point(run),
+        posts(static_cast<size_t>(size)),
+        traffic(static_cast<size_t>(size)) {}
+
+  int size() const { return static_cast<int>(posts.size()); }
+
+  // What one rank has sent; those who take it add to it.
+  struct RankTraffic {
+    struct Counter {
+      std::atomic<int64_t> calls{0};
+      std::atomic<int64_t> bytes{0};
+      CollectiveCount Get() const { return {calls.load(), bytes.load()}; }
+    };
+    std::array<Counter, kCollectives> collectives;
+    Counter scalars;
+
+    void Add(const Post& post, int64_t calls, int64_t bytes) {
+      const auto c = static_cast<size_t>(post.collective);
+      Counter& counter = post.label.purpose == Purpose::kScalars ? scalars : collectives[c];
+      counter.calls += calls;
+      counter.bytes += bytes;
+    }
+    Traffic Get() const {
+      Traffic traffic;
+      for (size_t c = 0; c < kCollectives; ++c) traffic.collectives[c] = collectives[c].Get();
+      traffic.scalars = scalars.Get();
+      return traffic;
+    }
+  };
+
+  // OK when all ranks make the same call. Under point's lock.
+  absl::Status CheckPosts() const;
+
+  Abort& abort;
+  CallHook hook;
+  WaitPoint point;
+  std::vector<Post> posts;      // of the ranks that have arrived; guarded by point
+  int arrived = 0;              // guarded by point
+  int64_t meetings = 0;         // that were complete; guarded by point
+  std::atomic<int> sharing{0};  // ranks between Enter and Leave; raised under point's lock
+  std::vector<RankTraffic> traffic;
+};
+
+// One rank, as its communication thread sees it. Shared with every call in the queue.
+class HostGroup::Party {
+ public:
+  Party(std::shared_ptr<Meeting> meeting, int rank, HostDevice& device)
+      : meeting_(std::move(meeting)), rank_(rank), device_(device) {}
+
+  absl::Status Run(const Post& post);
+  int rank() const { return rank_; }
+  int size() const { return meeting_->size(); }
+  Traffic traffic() const { return meeting_->traffic[static_cast<size_t>(rank_)].Get(); }
+
+ private:
+  void Perform(const Post& post);
+
+  // Meets the others. True: all are there, buffers_ are theirs, and this rank may use them until it
+  // calls Leave. False: the run has failed, and nobody uses this rank's buffer any more.
+  bool Enter(const Post& post);
+  void Leave();
+
+  // Part r of a buffer begins at this element.
+  int64_t PartBegin(const Post& post, int r) const { return r * post.buffer.elements / size(); }
+  Buffer OwnPartOf(const Buffer& whole, const Post& post) const;
+  void ReduceOwnPart(const Post& post);
+  void SendOwnPart(const Post& post);
+  void TakeFromRoot(const Post& post);
+  void Count(int rank, const Post& post, int64_t calls, int64_t bytes);
+
+  const std::shared_ptr<Meeting> meeting_;
+  const int rank_;
+  HostDevice& device_;
+  int64_t meetings_ = 0;         // this rank has arrived at so many
+  std::vector<Buffer> buffers_;  // of all ranks, in this call
+};
+
+// One rank, as its worker sees it.
+class HostGroup::Member final : public Communicator {
+ public:
+  Member(std::shared_ptr<Meeting> meeting, int rank, HostDevice& device)
+      : party_(std::make_shared<Party>(std::move(meeting), rank, device)), device_(device) {}
+
+  int rank() const override { return party_->rank(); }
+  int size() const override { return party_->size(); }
+
+  void AllReduceSum(Buffer whole, CallLabel label) override {
+    Call(Collective::kAllReduce, whole, 0, label);
+  }
+  void ReduceScatterSum(Buffer whole, CallLabel label) override {
+    assert(whole.elements % size() == 0);
+    Call(Collective::kReduceScatter, whole, 0, label);
+  }
+  void AllGather(Buffer whole, CallLabel label) override {
+    assert(whole.elements % size() == 0);
+    Call(Collective::kAllGather, whole, 0, label);
+  }
+  void Broadcast(Buffer buffer, int root, CallLabel label) override {
+    assert(root >= 0 && root < size());
+    Call(Collective::kBroadcast, buffer, root, label);
+  }
+  Traffic traffic() const override { return party_->traffic(); }
+
+ private:
+  void Call(Collective collective, Buffer buffer, int root, CallLabel label) {
+    if (size() == 1) return;
+    const Post post{next_number_++, collective, buffer, root, label};
+    device_.Enqueue(StreamId::kCommunication, Name(collective),
+                    [party = party_, post] { return party->Run(post); });
+  }
+
+  const std::shared_ptr<Party> party_;
+  HostDevice& device_;
+  int64_t next_number_ = 0;
+};
+
+HostGroup::HostGroup(int size, Abort& abort) : meeting_(std::make_shared<Meeting>(size, abort)) {}
+HostGroup::~HostGroup() = default;
+
+std::unique_ptr<Communicator> HostGroup::Join(int rank, HostDevice& device) {
+  assert(rank >= 0 && rank < meeting_->size());
+  return std::make_unique<Member>(meeting_, rank, device);
+}
+
+void HostGroup::set_call_hook(CallHook hook) { meeting_->hook = std::move(hook); }
+
+absl::Status HostGroup::Party::Run(const Post& post) {
+  if (meeting_->hook) {
+    absl::Status status = meeting_->hook(CallInfo{rank_, post.number, post.collective, post.label});
+    if (!status.ok()) return status;
+  }
+  Perform(post);
+  return absl::OkStatus();
+}
+
+void HostGroup::Party::Perform(const Post& post) {
+  if (!Enter(post)) return;
+  switch (post.collective) {
+    case Collective::kAllGather:
+      SendOwnPart(post);
+      break;
+    case Collective::kReduceScatter:
+      ReduceOwnPart(post);
+      break;
+    case Collective::kAllReduce:
+      ReduceOwnPart(post);
+      Leave();
+      // Before a part is overwritten by its sum, all must have read it.
+      if (!Enter(post)) return;
+      SendOwnPart(post);
+      break;
+    case Collective::kBroadcast:
+      TakeFromRoot(post);
+      break;
+  }
+  Leave();
+  if (!Enter(post)) return;
+  Leave();
+  Count(rank_, post, 1, 0);
+}
+
+bool HostGroup::Party::Enter(const Post& post) {
+  device_.SetWaitingFor(StreamId::kCommunication, Describe(post));
+  const int64_t meeting = meetings_++;
+  bool arrived = false;
+  bool last = false;
+  bool entered = false;
+  absl::Status mismatch;
+  // Arrives in the first look at the condition: only the last rank needs to wake the others.
+  meeting_->point.WaitUntil([&] {
+    if (!arrived) {
+      arrived = true;
+      meeting_->posts[static_cast<size_t>(rank_)] = post;
+      last = ++meeting_->arrived == size();
+      if (last) mismatch = meeting_->CheckPosts();
+      if (!mismatch.ok()) return true;
+      if (last) {
+        meeting_->arrived = 0;
+        ++meeting_->meetings;
+      }
+    }
+    if (meeting_->meetings == meeting) return false;
+    entered = !meeting_->abort.failed();
+    if (entered) {
+      ++meeting_->sharing;
+      buffers_.clear();
+      for (const Post& other : meeting_->posts) buffers_.push_back(other.buffer);
+    }
+    return true;
+  });
+  if (!mismatch.ok()) {
+    device_.Fail(std::move(mismatch));
+  } else if (last) {
+    meeting_->point.Notify([] {});
+  }
+  if (entered) {
+    device_.SetWaitingFor(StreamId::kCommunication, "");
+    return true;
+  }
+  // The worker may give its memory back when this call ends, so it waits for those who are still
+  // using it. They do not wait for anything, and nobody enters after a failure.
+  for (int n = meeting_->sharing.load(); n != 0; n = meeting_->sharing.load()) {
+    meeting_->sharing.wait(n);
+  }
+  return false;
+}
+
+void HostGroup::Party::Leave() {
+  if (--meeting_->sharing == 0) meeting_->sharing.notify_all();
+}
+
+absl::Status HostGroup::Meeting::CheckPosts() const {
+  for (size_t r = 1; r < posts.size(); ++r) {
+    if (SameCall(posts[0], posts[r])) continue;
+    return absl::InternalError(
+        absl::StrCat("the ranks of a group do not make the same call: rank 0 is in ",
+                     DescribeFully(posts[0]), ", but rank ", r, " is in ", DescribeFully(posts[r]),
+                     ". All ranks must make the same calls in the same order"));
+  }
+  return absl::OkStatus();
+}
+
+Buffer HostGroup::Party::OwnPartOf(const Buffer& whole, const Post& post) const {
+  const int64_t begin = PartBegin(post, rank_);
+  return whole.Slice(begin, PartBegin(post, rank_ + 1) - begin);
+}
+
+void HostGroup::Party::ReduceOwnPart(const Post& post) {
+  std::vector<Buffer> parts;
+  for (const Buffer& buffer : buffers_) parts.push_back(OwnPartOf(buffer, post));
+  const Buffer own = parts[static_cast<size_t>(rank_)];
+  SumInOrder(own, parts);
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank_) Count(r, post, 0, own.bytes());
+  }
+}
+
+void HostGroup::Party::SendOwnPart(const Post& post) {
+  const Buffer own = OwnPartOf(post.buffer, post);
+  for (int64_t begin = 0; begin < own.bytes(); begin += kCopyChunk) {
+    const auto bytes = static_cast<size_t>(std::min(kCopyChunk, own.bytes() - begin));
+    for (int i = 1; i < size(); ++i) {
+      const Buffer& to = buffers_[static_cast<size_t>((rank_ + i) % size())];
+      std::memcpy(OwnPartOf(to, post).data + begin, own.data + begin, bytes);
+    }
+  }
+  Count(rank_, post, 0, (size() - 1) * own.bytes());
+}
+
+void HostGroup::Party::TakeFromRoot(const Post& post) {
+  if (rank_ == post.root || post.buffer.empty()) return;
+  const Buffer& from = buffers_[static_cast<size_t>(post.root)];
+  std::memcpy(post.buffer.data, from.data, static_cast<size_t>(from.bytes()));
+  Count(post.root, post, 0, from.bytes());
+}
+
+void HostGroup::Party::Count(int rank, const Post& post, int64_t calls, int64_t bytes) {
+  meeting_->traffic[static_cast<size_t>(rank)].Add(post, calls, bytes);
+}
+
+}  // namespace zerobox

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/collectives/reduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cstdint>
+
+namespace zerobox {
+namespace {
+
+// Elements that are summed at once: the sums stay in the first-level cache while each rank's part
+// streams through, so memory is read and written once.
+constexpr int64_t kChunk = 2048;
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+template <typename T>
+T Widen(T value) {
+  return value;
+}
+float Widen(BFloat16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
+
+template <typename T>
+void Narrow(T value, T& to) {
+  to = value;
+}
+void Narrow(float value, BFloat16& to) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  // Adding just under half a unit, or half when odd, carries into the upper half as rounding wants;
+  // a NaN could carry into infinity, so it keeps its upper bits and is made quiet.
+  const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
+  const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+  to.bits = static_cast<uint16_t>((nan ? bits | 0x00400000 : rounded) >> 16);
+}
+
+template <typename T, typename Sum>
+void SumChunk(T* to, std::span<const Buffer> from, int64_t begin, int64_t count, Sum* sums) {
+  const T* first = from[0].As<T>() + begin;
+  for (int64_t i = 0; i < count; ++i) sums[i] = Widen(first[i]);
+  for (const Buffer& buffer : from.subspan(1)) {
+    const T* __restrict next = buffer.As<T>() + begin;
+    Sum* __restrict sum = sums;
+    for (int64_t i = 0; i < count; ++i) sum[i] += Widen(next[i]);
+  }
+  for (int64_t i = 0; i < count; ++i) Narrow(sums[i], to[i]);
+}
+
+template <typename T, typename Sum>
+void SumAll(Buffer to, std::span<const Buffer> from) {
+  alignas(64) Sum sums[kChunk];
+  for (int64_t begin = 0; begin < to.elements; begin += kChunk) {
+    const int64_t count = std::min(kChunk, to.elements - begin);
+    SumChunk<T, Sum>(to.As<T>() + begin, from, begin, count, sums);
+  }
+}
+
+}  // namespace
+
+void SumInOrder(Buffer to, std::span<const Buffer> from) {
+  assert(!from.empty());
+  switch (to.dtype) {
+    case DType::kFloat32:
+      return SumAll<float, float>(to, from);
+    case DType::kBFloat16:
+      return SumAll<BFloat16, float>(to, from);
+    case DType::kFloat64:
+      return SumAll<double, double>(to, from);
+    case DType::kInt32:
+      return SumAll<uint32_t, uint32_t>(to, from);
+    case DType::kInt64:
+      return SumAll<uint64_t, uint64_t>(to, from);
+  }
+}
+
+}  // namespace zerobox

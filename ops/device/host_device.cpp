@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/device/host_device.h"
+
+#include <cassert>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "ops/device/host_memory.h"
+#include "ops/device/host_stream.h"
+#include "ops/device/thread_team.h"
+#include "ops/host/host_ops.h"
+
+namespace zerobox {
+namespace {
+
+// Runs `work` with exceptions turned into a Status.
+template <typename Work>
+absl::Status Guarded(const Work& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        "the machine has no memory left for the program itself; use a smaller --device_memory");
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat("unexpected exception: ", e.what()));
+  }
+}
+
+absl::Status NoThread(const std::system_error& error) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the machine does not give a device one more thread: ", error.what(),
+                   ". Use fewer devices or threads"));
+}
+
+}  // namespace
+
+struct HostDevice::State {
+  State(HostMemory reserved, const RegionBytes& regions, Abort& abort)
+      : memory(std::move(reserved)), pool(memory.data(), regions), events(abort) {}
+
+  HostMemory memory;
+  MemoryPool pool;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<ThreadTeam> team;
+  WaitPoint events;  // guards every Mark
+  int64_t next_op = 0;
+  std::atomic<int64_t> to_host{0};
+  std::atomic<int64_t> from_host{0};
+
+  mutable std::mutex mutex;
+  absl::StatusCode code = absl::StatusCode::kOk;  // in parts, for the reason given in Abort
+  std::string message;
+  std::array<std::string, kStreams> waiting_for;
+
+  // Last, so that they end before anything that their work uses.
+  std::array<std::unique_ptr<HostStream>, kStreams> streams;
+};
+
+// Shared by the event, the stream that reaches it and whoever waits for it, as an event may be
+// destroyed or recorded again before.
+struct HostDevice::Mark {
+  bool done = false;
+};
+
+class HostDevice::HostEvent final : public Event {
+ public:
+  using Event::Event;
+  std::shared_ptr<Mark> latest;  // null before the first Record; the worker's alone
+};
+
+absl::StatusOr<std::unique_ptr<HostDevice>> HostDevice::Make(const HostDeviceOptions& options,
+                                                             Abort& abort) {
+  RegionBytes regions = options.regions;
+  int64_t total = 0;
+  for (int64_t& bytes : regions) {
+    bytes = (bytes + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
+    total += bytes;
+  }
+  absl::StatusOr<HostMemory> memory = HostMemory::Reserve(total);
+  if (!memory.ok()) return memory.status();
+  auto device = std::unique_ptr<HostDevice>(new HostDevice(options, abort));
+  device->state_ = std::make_unique<State>(std::move(*memory), regions, abort);
+  State& state = *device->state_;
+  try {
+    state.team = std::make_unique<ThreadTeam>(options.threads);
+  } catch (const std::system_error& error) {
+    return NoThread(error);
+  }
+  state.pool.set_recorder(options.recorder, options.rank);
+  if (options.poison) state.pool.PoisonFreshMemory();
+  state.ops = MakeHostOps(*device);
+  return device;
+}
+
+HostDevice::HostDevice(const HostDeviceOptions& options, Abort& abort)
+    : options_(options), abort_(abort) {}
+
+HostDevice::~HostDevice() = default;
+
+void HostDevice::StopStreams() {
+  for (std::unique_ptr<HostStream>& stream : state_->streams) stream.reset();
+}
+
+bool HostDevice::Inline(StreamId stream) const {
+  return stream == StreamId::kCompute && !options_.threaded_compute;
+}
+
+Ops& HostDevice::ops() { return *state_->ops; }
+MemoryPool& HostDevice::memory() { return state_->pool; }
+int HostDevice::threads() const { return state_->team->threads(); }
+
+void HostDevice::Push(StreamId stream, std::function<void()> item) {
+  if (Inline(stream)) {
+    item();
+    return;
+  }
+  std::unique_ptr<HostStream>& queue = state_->streams[static_cast<size_t>(stream)];
+  if (queue == nullptr) {
+    if (abort_.failed()) return;
+    try {
+      queue = std::make_unique<HostStream>(abort_);
+    } catch (const std::system_error& error) {
+      Fail(NoThread(error));
+      return;
+    }
+  }
+  queue->Push(std::move(item));
+}
+
+void HostDevice::Enqueue(StreamId stream, std::string_view name,
+                         std::function<absl::Status()> work) {
+  const int64_t id = state_->next_op++;
+  if (options_.recorder != nullptr) options_.recorder->OnEnqueue(rank(), stream, name, id);
+  if (Inline(stream)) {
+    RunOp(stream, name, id, work);
+    return;
+  }
+  Push(stream, [this, stream, name, id, work = std::move(work)] { RunOp(stream, name, id, work); });
+}
+
+void HostDevice::RunOp(StreamId stream, std::string_view name, int64_t id,
+                       const std::function<absl::Status()>& work) {
+  if (abort_.failed()) return;
+  if (options_.recorder != nullptr) options_.recorder->OnBegin(rank(), stream, name, id);
+  absl::Status status = Guarded(work);
+  if (options_.recorder != nullptr) options_.recorder->OnEnd(rank(), stream, name, id);
+  if (!status.ok()) Fail(std::move(status));
+}
+
+std::unique_ptr<Event> HostDevice::MakeEvent(std::string_view name) {
+  return std::make_unique<HostEvent>(name);
+}
+
+void HostDevice::Record(Event& event, StreamId stream) {
+  auto mark = std::make_shared<Mark>();
+  static_cast<HostEvent&>(event).latest = mark;
+  Push(stream, [this, mark] { state_->events.Notify([&] { mark->done = true; }); });
+}
+
+void HostDevice::Wait(StreamId stream, const Event& event) {
+  const std::shared_ptr<Mark> mark = static_cast<const HostEvent&>(event).latest;
+  if (mark == nullptr) return;
+  if (!options_.drop_wait.empty() && event.name() == options_.drop_wait) return;
+  if (Inline(stream)) {
+    WaitForMark(stream, event.name(), *mark);
+    return;
+  }
+  Push(stream, [this, stream, name = event.name(), mark] { WaitForMark(stream, name, *mark); });
+}
+
+absl::Status HostDevice::HostWait(const Event& event) {
+  const std::shared_ptr<Mark> mark = static_cast<const HostEvent&>(event).latest;
+  if (mark != nullptr) WaitForMark(StreamId::kCompute, event.name(), *mark);
+  return status();
+}
+
+void HostDevice::WaitForMark(StreamId waiter, const std::string& name, const Mark& mark) {
+  SetWaitingFor(waiter, name);
+  if (state_->events.WaitUntil([&] { return mark.done; })) SetWaitingFor(waiter, "");
+}
+
+void HostDevice::Copy(StreamId stream, Buffer to, Buffer from) {
+  assert(to.dtype == from.dtype && to.elements == from.elements);
+  Enqueue(stream, "copy", [to, from] {
+    if (!to.empty()) std::memmove(to.data, from.data, static_cast<size_t>(to.bytes()));
+    return absl::OkStatus();
+  });
+}
+
+void HostDevice::Zero(StreamId stream, Buffer buffer) {
+  Enqueue(stream, "zero", [buffer] {
+    if (!buffer.empty()) std::memset(buffer.data, 0, static_cast<size_t>(buffer.bytes()));
+    return absl::OkStatus();
+  });
+}
+
+void HostDevice::CopyToHost(StreamId stream, void* to, Buffer from) {
+  Enqueue(stream, "copy_to_host", [this, to, from] {
+    if (!from.empty()) std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
+    state_->to_host += from.bytes();
+    return absl::OkStatus();
+  });
+}
+
+void HostDevice::CopyFromHost(StreamId stream, Buffer to, const void* from) {
+  Enqueue(stream, "copy_from_host", [this, to, from] {
+    if (!to.empty()) std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
+    state_->from_host += to.bytes();
+    return absl::OkStatus();
+  });
+}
+
+CopiedBytes HostDevice::copied() const { return {state_->to_host, state_->from_host}; }
+
+void HostDevice::ParallelFor(int64_t tasks, const std::function<void(int64_t)>& task) {
+  state_->team->Run(tasks, [&](int64_t i) {
+    absl::Status status = Guarded([&] {
+      task(i);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) Fail(std::move(status));
+  });
+}
+
+void HostDevice::Fail(absl::Status error) {
+  assert(!error.ok());
+  // What another rank's failure made fail here keeps the name of that rank.
+  const absl::Status of_run = abort_.status();
+  std::string message(error.message());
+  if (of_run.ok() || error != of_run) message = absl::StrCat("rank ", rank(), ": ", message);
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->code != absl::StatusCode::kOk) return;
+    state_->code = error.code();
+    state_->message = message;
+  }
+  abort_.Fail(absl::Status(error.code(), message));
+}
+
+absl::Status HostDevice::status() const {
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->code != absl::StatusCode::kOk) return absl::Status(state_->code, state_->message);
+  }
+  return abort_.status();
+}
+
+std::string HostDevice::WaitingFor(StreamId stream) const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->waiting_for[static_cast<size_t>(stream)];
+}
+
+void HostDevice::SetWaitingFor(StreamId stream, std::string what) {
+  // After a failure nothing new is waited for; what the abort ended stays named.
+  if (!what.empty() && abort_.failed()) return;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->waiting_for[static_cast<size_t>(stream)] = std::move(what);
+}
+
+}  // namespace zerobox

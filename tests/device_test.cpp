@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/device/host_device.h"
+#include "ops/device/plan_device.h"
+#include "ops/ops.h"
+
+namespace zerobox {
+namespace {
+
+constexpr auto kCompute = StreamId::kCompute;
+constexpr auto kCommunication = StreamId::kCommunication;
+constexpr auto kToHost = StreamId::kToHost;
+constexpr auto kFromHost = StreamId::kFromHost;
+constexpr StreamId kAllStreams[] = {kCompute, kCommunication, kToHost, kFromHost};
+constexpr StreamId kThreads[] = {kCommunication, kToHost, kFromHost};
+
+std::unique_ptr<HostDevice> MakeDevice(Abort& abort, HostDeviceOptions options = {}) {
+  if (options.regions == RegionBytes{}) options.regions = {4096, 0, 0, 4096};
+  absl::StatusOr<std::unique_ptr<HostDevice>> device = HostDevice::Make(options, abort);
+  EXPECT_TRUE(device.ok()) << device.status();
+  return device.ok() ? *std::move(device) : nullptr;
+}
+
+Buffer Floats(Device& device, int64_t elements) {
+  return device.Allocate(Region::kTransient, Category::kWorkspace, DType::kFloat32, elements,
+                         "test");
+}
+
+// What happened, in order.
+class Log {
+ public:
+  std::function<absl::Status()> Note(std::string what) {
+    return [this, what] {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      lines_.push_back(what);
+      return absl::OkStatus();
+    };
+  }
+  std::vector<std::string> lines() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+absl::Status WaitForAll(HostDevice& device) {
+  for (const StreamId stream : kAllStreams) {
+    const std::unique_ptr<Event> end = device.MakeEvent("end");
+    device.Record(*end, stream);
+    if (absl::Status status = device.HostWait(*end); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Until the thread of `stream` has arrived at the wait for `what`.
+void AwaitArrival(const HostDevice& device, StreamId stream, const std::string& what) {
+  while (device.WaitingFor(stream) != what) std::this_thread::yield();
+}
+
+TEST(HostDevice, RunsAStreamInOrder) {
+  for (const StreamId stream : kAllStreams) {
+    Abort abort;
+    auto device = MakeDevice(abort);
+    std::vector<int> order;
+    for (int i = 0; i < 1000; ++i) {
+      device->Enqueue(stream, "note", [&order, i] {
+        order.push_back(i);
+        return absl::OkStatus();
+      });
+    }
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    ASSERT_EQ(order.size(), 1000u);
+    for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+  }
+}
+
+TEST(HostDevice, RunsComputeInTheWorkersThreadAndOtherStreamsInTheirOwn) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  std::array<std::thread::id, kStreams> ids;
+  for (const StreamId stream : kAllStreams) {
+    device->Enqueue(stream, "id", [&ids, stream] {
+      ids[static_cast<size_t>(stream)] = std::this_thread::get_id();
+      return absl::OkStatus();
+    });
+  }
+  ASSERT_TRUE(WaitForAll(*device).ok());
+  EXPECT_EQ(ids[0], std::this_thread::get_id());
+  for (size_t a = 0; a < kStreams; ++a) {
+    for (size_t b = 0; b < a; ++b) EXPECT_NE(ids[a], ids[b]);
+  }
+}
+
+TEST(HostDevice, EnqueueingDoesNotWaitForTheWork) {
+  for (const StreamId stream : kThreads) {
+    Abort abort;
+    auto device = MakeDevice(abort);
+    std::latch gate(1);
+    bool ran = false;
+    device->Enqueue(stream, "gate", [&] {
+      gate.wait();
+      ran = true;
+      return absl::OkStatus();
+    });
+    const auto event = device->MakeEvent("behind the gate");
+    device->Record(*event, stream);
+    gate.count_down();  // reached although the stream stands still
+    EXPECT_TRUE(device->HostWait(*event).ok());
+    EXPECT_TRUE(ran);
+  }
+}
+
+TEST(HostDevice, OrdersEveryPairOfStreamsByAnEvent) {
+  for (const StreamId first : kThreads) {
+    for (const StreamId second : kAllStreams) {
+      if (first == second) continue;
+      Abort abort;
+      auto device = MakeDevice(abort);
+      const auto event = device->MakeEvent("edge");
+      std::latch gate(1);
+      Log log;
+      device->Enqueue(first, "gate", [&] {
+        gate.wait();
+        return absl::OkStatus();
+      });
+      device->Enqueue(first, "first", log.Note("first"));
+      device->Record(*event, first);
+      // The gate opens once the second stream stands at the event.
+      std::thread opener([&] {
+        AwaitArrival(*device, second, "edge");
+        EXPECT_TRUE(log.lines().empty());
+        gate.count_down();
+      });
+      device->Wait(second, *event);
+      device->Enqueue(second, "second", log.Note("second"));
+      ASSERT_TRUE(WaitForAll(*device).ok());
+      opener.join();
+      EXPECT_EQ(log.lines(), (std::vector<std::string>{"first", "second"}));
+      EXPECT_EQ(device->WaitingFor(second), "");
+    }
+  }
+}
+
+TEST(HostDevice, WaitsForWhatComputeRecordedBefore) {
+  for (const StreamId second : kThreads) {
+    Abort abort;
+    auto device = MakeDevice(abort);
+    const auto event = device->MakeEvent("edge");
+    int value = 0;
+    int seen = 0;
+    device->Enqueue(kCompute, "write", [&] {
+      value = 7;
+      return absl::OkStatus();
+    });
+    device->Record(*event, kCompute);
+    device->Wait(second, *event);
+    device->Enqueue(second, "read", [&] {
+      seen = value;
+      return absl::OkStatus();
+    });
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    EXPECT_EQ(seen, 7);
+  }
+}
+
+TEST(HostDevice, WaitsForTheLatestRecordBeforeTheCallAndForNoLaterOne) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  const auto event = device->MakeEvent("edge");
+  Log log;
+  std::latch first_gate(1);
+  std::latch second_gate(1);
+  std::latch third_gate(1);
+  const auto enqueue_gate = [&](std::latch& gate) {
+    device->Enqueue(kCommunication, "gate", [&gate] {
+      gate.wait();
+      return absl::OkStatus();
+    });
+  };
+  enqueue_gate(first_gate);
+  device->Record(*event, kCommunication);
+  enqueue_gate(second_gate);
+  device->Enqueue(kCommunication, "two", log.Note("two"));
+  device->Record(*event, kCommunication);
+  device->Wait(kToHost, *event);  // the second Record
+  enqueue_gate(third_gate);
+  device->Record(*event, kCommunication);
+  device->Enqueue(kToHost, "after", log.Note("after"));
+  const auto after = device->MakeEvent("after");
+  device->Record(*after, kToHost);
+
+  first_gate.count_down();
+  AwaitArrival(*device, kToHost, "edge");
+  EXPECT_TRUE(log.lines().empty());  // the first Record does not do
+  second_gate.count_down();
+  EXPECT_TRUE(device->HostWait(*after).ok());  // while the third gate is closed
+  EXPECT_EQ(log.lines(), (std::vector<std::string>{"two", "after"}));
+  third_gate.count_down();
+  EXPECT_TRUE(device->HostWait(*event).ok());
+}
+
+TEST(HostDevice, HasNothingToWaitForBeforeTheFirstRecord) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  const auto event = device->MakeEvent("never");
+  for (const StreamId stream : kAllStreams) device->Wait(stream, *event);
+  EXPECT_TRUE(device->HostWait(*event).ok());
+  EXPECT_TRUE(WaitForAll(*device).ok());
+}
+
+TEST(HostDevice, AnEventMayBeDestroyedBeforeItHappens) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  std::latch gate(1);
+  Log log;
+  device->Enqueue(kCommunication, "gate", [&] {
+    gate.wait();
+    return log.Note("first")();
+  });
+  {
+    const auto event = device->MakeEvent("short-lived");
+    device->Record(*event, kCommunication);
+    device->Wait(kToHost, *event);
+  }
+  device->Enqueue(kToHost, "second", log.Note("second"));
+  gate.count_down();
+  ASSERT_TRUE(WaitForAll(*device).ok());
+  EXPECT_EQ(log.lines(), (std::vector<std::string>{"first", "second"}));
+}
+
+TEST(HostDevice, DropWaitTakesOneNamedEdgeAway) {
+  Abort abort;
+  HostDeviceOptions options;
+  options.drop_wait = "dropped";
+  auto device = MakeDevice(abort, options);
+  const auto dropped = device->MakeEvent("dropped");
+  const auto kept = device->MakeEvent("kept");
+  std::latch gate(1);
+  Log log;
+  device->Enqueue(kCommunication, "gate", [&] {
+    gate.wait();
+    return log.Note("first")();
+  });
+  device->Record(*dropped, kCommunication);
+  device->Record(*kept, kCommunication);
+  device->Wait(kToHost, *dropped);
+  device->Enqueue(kToHost, "early", [&] {
+    const absl::Status status = log.Note("early")();
+    gate.count_down();  // would never be reached with the edge
+    return status;
+  });
+  device->Wait(kFromHost, *kept);
+  device->Enqueue(kFromHost, "late", log.Note("late"));
+  ASSERT_TRUE(WaitForAll(*device).ok());
+  EXPECT_EQ(log.lines(), (std::vector<std::string>{"early", "first", "late"}));
+}
+
+TEST(HostDevice, SkipsEveryStreamsWorkAfterAFailure) {
+  for (const StreamId failing : kAllStreams) {
+    Abort abort;
+    HostDeviceOptions options;
+    options.rank = 2;
+    auto device = MakeDevice(abort, options);
+    Log log;
+    device->Enqueue(failing, "fail", [] { return absl::DataLossError("broken"); });
+    const auto event = device->MakeEvent("behind");
+    device->Record(*event, failing);
+    const absl::Status status = device->HostWait(*event);
+    EXPECT_EQ(status, absl::DataLossError("rank 2: broken"));
+    for (const StreamId stream : kAllStreams) {
+      device->Enqueue(stream, "after", log.Note("after"));
+      device->Wait(stream, *event);
+      device->Record(*event, stream);
+    }
+    EXPECT_FALSE(WaitForAll(*device).ok());
+    EXPECT_EQ(device->status(), status);
+    EXPECT_EQ(abort.status(), status);
+    device.reset();
+    EXPECT_TRUE(log.lines().empty());
+  }
+}
+
+TEST(HostDevice, KeepsItsFirstFailureAndTheRunKeepsTheFirstOfAll) {
+  Abort abort;
+  HostDeviceOptions options;
+  auto zero = MakeDevice(abort, options);
+  options.rank = 1;
+  auto one = MakeDevice(abort, options);
+  one->Fail(absl::InternalError("one broke"));
+  zero->Fail(abort.status());  // passed on: it stays rank 1's
+  EXPECT_EQ(zero->status(), absl::InternalError("rank 1: one broke"));
+  one->Fail(absl::InternalError("again"));
+  EXPECT_EQ(one->status(), absl::InternalError("rank 1: one broke"));
+  auto two = MakeDevice(abort, options);
+  EXPECT_EQ(two->status(), absl::InternalError("rank 1: one broke"));
+}
+
+TEST(HostDevice, TurnsExceptionsIntoAStatus) {
+  for (const StreamId stream : kAllStreams) {
+    Abort abort;
+    auto device = MakeDevice(abort);
+    device->Enqueue(stream, "throw", []() -> absl::Status { throw std::bad_alloc(); });
+    EXPECT_EQ(WaitForAll(*device).code(), absl::StatusCode::kResourceExhausted);
+  }
+  Abort abort;
+  auto device = MakeDevice(abort);
+  device->Enqueue(kToHost, "throw", []() -> absl::Status { throw std::runtime_error("odd"); });
+  const absl::Status status = WaitForAll(*device);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_NE(std::string(status.message()).find("odd"), std::string::npos);
+}
+
+TEST(HostDevice, AnAbortWakesAStreamThatWaits) {
+  for (const StreamId waiter : {kToHost, kFromHost}) {
+    Abort abort;
+    auto device = MakeDevice(abort);
+    const auto event = device->MakeEvent("never happens");
+    std::latch gate(1);
+    device->Enqueue(kCommunication, "gate", [&] {
+      gate.wait();
+      return absl::OkStatus();
+    });
+    device->Record(*event, kCommunication);
+    device->Wait(waiter, *event);
+    Log log;
+    device->Enqueue(waiter, "after", log.Note("after"));
+    AwaitArrival(*device, waiter, "never happens");
+    abort.Fail(absl::InternalError("rank 5: broken"));
+    EXPECT_EQ(device->HostWait(*event), absl::InternalError("rank 5: broken"));
+    EXPECT_EQ(device->WaitingFor(waiter), "never happens");
+    gate.count_down();
+    device.reset();
+    EXPECT_TRUE(log.lines().empty());
+  }
+}
+
+TEST(HostDevice, AnAbortWakesTheWorker) {
+  for (const bool host_wait : {false, true}) {
+    Abort abort;
+    auto device = MakeDevice(abort);
+    const auto event = device->MakeEvent("never happens");
+    std::latch gate(1);
+    device->Enqueue(kCommunication, "gate", [&] {
+      gate.wait();
+      return absl::OkStatus();
+    });
+    device->Record(*event, kCommunication);
+    std::thread failing([&] {
+      AwaitArrival(*device, kCompute, "never happens");
+      abort.Fail(absl::InternalError("rank 5: broken"));
+    });
+    if (host_wait) {
+      EXPECT_EQ(device->HostWait(*event), absl::InternalError("rank 5: broken"));
+    } else {
+      device->Wait(kCompute, *event);
+    }
+    failing.join();
+    EXPECT_EQ(device->WaitingFor(kCompute), "never happens");
+    EXPECT_EQ(device->status(), absl::InternalError("rank 5: broken"));
+    gate.count_down();
+  }
+}
+
+TEST(HostDevice, FinishesItsStreamsBeforeItIsDestroyed) {
+  Abort abort;
+  Log log;
+  auto device = MakeDevice(abort);
+  for (const StreamId stream : kThreads) {
+    for (int i = 0; i < 100; ++i) device->Enqueue(stream, "note", log.Note("x"));
+  }
+  device.reset();
+  EXPECT_EQ(log.lines().size(), 300u);
+}
+
+TEST(HostDevice, CopiesAndZeroesOnEveryStream) {
+  for (const StreamId stream : kAllStreams) {
+    Abort abort;
+    auto device = MakeDevice(abort);
+    const Buffer a = Floats(*device, 5);
+    const Buffer b = Floats(*device, 5);
+    const std::vector<float> in = {1, 2, 3, 4, 5};
+    std::vector<float> out(5);
+    device->CopyFromHost(stream, a, in.data());
+    device->Copy(stream, b, a);
+    device->Zero(stream, b.Slice(1, 2));
+    device->CopyToHost(stream, out.data(), b);
+    device->CopyToHost(stream, out.data(), b.Slice(0, 0));
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    EXPECT_EQ(out, (std::vector<float>{1, 0, 0, 4, 5}));
+    EXPECT_EQ(device->copied(), (CopiedBytes{.to_host = 20, .from_host = 20}));
+  }
+}
+
+TEST(HostDevice, AFullRegionBecomesItsFailureAndNothingFollowsTheBuffer) {
+  Abort abort;
+  HostDeviceOptions options;
+  options.rank = 3;
+  auto device = MakeDevice(abort, options);
+  const Buffer big = Floats(*device, 1025);
+  EXPECT_EQ(big.data, nullptr);
+  EXPECT_EQ(big.elements, 1025);
+  device->Zero(kCompute, big);
+  device->Zero(kToHost, big.Slice(1000, 25));
+  device->Free(big);
+  EXPECT_EQ(device->status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(std::string(device->status().message()).substr(0, 8), "rank 3: ");
+}
+
+TEST(HostDevice, RefusesMoreMemoryThanTheMachineHas) {
+  Abort abort;
+  HostDeviceOptions options;
+  options.regions = {int64_t{1} << 50, 0, 0, 0};
+  const absl::Status status = HostDevice::Make(options, abort).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(status.message()).find("wanted 1125899906842624 bytes, available "),
+            std::string::npos)
+      << status;
+  EXPECT_FALSE(abort.failed());
+}
+
+TEST(HostDevice, PoisonsFreshMemoryWhenAsked) {
+  Abort abort;
+  HostDeviceOptions options;
+  options.poison = true;
+  auto device = MakeDevice(abort, options);
+  EXPECT_TRUE(std::isnan(Floats(*device, 1).As<float>()[0]));
+  EXPECT_EQ(device->memory().poisoned_bytes(), 128);
+}
+
+TEST(HostDevice, ParallelForGivesEveryTaskToOneThreadAlwaysTheSame) {
+  for (const int threads : {1, 2, 3, 5}) {
+    Abort abort;
+    HostDeviceOptions options;
+    options.threads = threads;
+    auto device = MakeDevice(abort, options);
+    EXPECT_EQ(device->threads(), threads);
+    for (const int64_t tasks : {0, 1, 2, 3, 7, 100}) {
+      std::vector<std::thread::id> first(static_cast<size_t>(tasks));
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        std::vector<int> count(static_cast<size_t>(tasks));
+        std::vector<std::thread::id> ids(static_cast<size_t>(tasks));
+        device->ParallelFor(tasks, [&](int64_t i) {
+          ++count[static_cast<size_t>(i)];
+          ids[static_cast<size_t>(i)] = std::this_thread::get_id();
+        });
+        EXPECT_EQ(count, std::vector<int>(static_cast<size_t>(tasks), 1));
+        if (repeat == 0) first = ids;
+        EXPECT_EQ(ids, first);
+      }
+      if (tasks == 100) {
+        size_t changes = 0;  // contiguous shares: each thread is met once
+        for (size_t i = 1; i < first.size(); ++i) changes += first[i] != first[i - 1] ? 1 : 0;
+        EXPECT_EQ(changes, static_cast<size_t>(threads - 1));
+        EXPECT_EQ(first[0], std::this_thread::get_id());
+      }
+    }
+  }
+}
+
+TEST(HostDevice, ParallelForReallyRunsInParallel) {
+  Abort abort;
+  HostDeviceOptions options;
+  options.threads = 3;
+  auto device = MakeDevice(abort, options);
+  std::latch all(3);
+  device->ParallelFor(3, [&](int64_t) { all.arrive_and_wait(); });
+  EXPECT_TRUE(all.try_wait());
+}
+
+TEST(HostDevice, ParallelForTurnsAnExceptionIntoTheDevicesFailure) {
+  for (const int64_t bad : {0, 3}) {  // on the caller, on a helper
+    Abort abort;
+    HostDeviceOptions options;
+    options.threads = 2;
+    auto device = MakeDevice(abort, options);
+    device->ParallelFor(4, [&](int64_t i) {
+      if (i == bad) throw std::bad_alloc();
+    });
+    EXPECT_EQ(device->status().code(), absl::StatusCode::kResourceExhausted);
+  }
+}
+
+class Spans final : public Recorder {
+ public:
+  void OnEnqueue(int rank, StreamId stream, std::string_view op, int64_t id) override {
+    Add("enqueue", rank, stream, op, id);
+  }
+  void OnBegin(int rank, StreamId stream, std::string_view op, int64_t id) override {
+    Add("begin", rank, stream, op, id);
+  }
+  void OnEnd(int rank, StreamId stream, std::string_view op, int64_t id) override {
+    Add("end", rank, stream, op, id);
+  }
+  void OnAllocate(int, Region, Category, std::string_view, const Buffer&) override {}
+  void OnFree(int, const Buffer&) override {}
+  std::vector<std::string> seen;
+
+ private:
+  void Add(const char* what, int rank, StreamId stream, std::string_view op, int64_t id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    seen.push_back(std::string(what) + " " + std::to_string(rank) + " " +
+                   std::string(Name(stream)) + " " + std::string(op) + " " + std::to_string(id));
+  }
+  std::mutex mutex_;
+};
+
+TEST(HostDevice, TellsTheRecorderWhenEachOpIsEnqueuedBeginsAndEnds) {
+  Abort abort;
+  Spans spans;
+  HostDeviceOptions options;
+  options.rank = 1;
+  options.recorder = &spans;
+  auto device = MakeDevice(abort, options);
+  const Buffer a = Floats(*device, 5);
+  device->Zero(kCompute, a);
+  const auto event = device->MakeEvent("edge");
+  std::latch gate(1);
+  device->Enqueue(kCommunication, "gated", [&] {
+    gate.wait();
+    return absl::OkStatus();
+  });
+  device->Record(*event, kCommunication);
+  device->Copy(kCompute, a, a);
+  gate.count_down();
+  ASSERT_TRUE(device->HostWait(*event).ok());
+  std::vector<std::string> expected = {"enqueue 1 compute zero 0", "begin 1 compute zero 0",
+                                       "end 1 compute zero 0", "enqueue 1 communication gated 1"};
+  const std::vector<std::string> first(spans.seen.begin(), spans.seen.begin() + 4);
+  EXPECT_EQ(first, expected);
+  std::sort(spans.seen.begin(), spans.seen.end());
+  expected.insert(expected.end(),
+                  {"begin 1 communication gated 1", "end 1 communication gated 1",
+                   "enqueue 1 compute copy 2", "begin 1 compute copy 2", "end 1 compute copy 2"});
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(spans.seen, expected);
+}
+
+TEST(PlanDevice, CountsWithoutTouchingMemory) {
+  PlanDevice device;
+  const Buffer big = device.Allocate(Region::kPersistent, Category::kParameters, DType::kFloat32,
+                                     int64_t{1} << 40, "parameters of a giant");
+  device.Zero(kCompute, big);
+  device.Copy(kCompute, big.Slice(0, 8), big.Slice(8, 8));
+  device.CopyToHost(kToHost, nullptr, big.Slice(0, 10));
+  device.CopyFromHost(kFromHost, big.Slice(0, 3), nullptr);
+  device.ops().Fill(big, 1.0f);
+  const auto event = device.MakeEvent("edge");
+  EXPECT_EQ(event->name(), "edge");
+  device.Record(*event, kCompute);
+  EXPECT_TRUE(device.HostWait(*event).ok());
+  EXPECT_EQ(device.memory().ledger().live_bytes, int64_t{1} << 42);
+  EXPECT_EQ(device.copied(), (CopiedBytes{.to_host = 40, .from_host = 12}));
+  device.Fail(absl::InternalError("first"));
+  device.Fail(absl::InternalError("second"));
+  EXPECT_EQ(device.status(), absl::InternalError("first"));
+}
+
+}  // namespace
+}  // namespace zerobox
