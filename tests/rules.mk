@@ -7,6 +7,7 @@ tests_sources := \
   tests/dataset_test.cpp \
   tests/device_test.cpp \
   tests/equality_test.cpp \
+  tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
   tests/matmul_ops_test.cpp \
   tests/memory_test.cpp \
