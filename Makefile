@@ -71,7 +71,7 @@ run: ## trains on the Jargon File; DATA=my.txt STAGE=2 DEVICES=8 ARGS="--steps=2
 
 test: ## builds and runs the tests; TESTS="layout" only these, BUILD=asan|tsan under a sanitizer
 	@.ci/setup build test
-	+@$(call build,$(test_programs))
+	+@$(call build,$(program) $(test_programs))
 	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(out) $(TESTS)
 
 check: ## the tests under the address and thread sanitizers, lint, and the rules for source files
@@ -89,7 +89,8 @@ format: ## lays out every source file by .clang-format
 
 lint: ## clang-format and clang-tidy, warnings are errors
 	@.ci/setup build test lint
-	+@unformatted=$$(.ci/source_files cpp h | xargs clang-format --dry-run 2>&1 | sed -n 's/:.*clang-format-violations.*//p' | sort -u); \
+	+@unformatted=$$(.ci/source_files cpp h | xargs clang-format --dry-run 2>&1 | \
+	    sed -n 's/:.*clang-format-violations.*//p' | sort -u); \
 	  [ -z "$$unformatted" ] || printf '%s: not laid out by .clang-format; run: make format\n' $$unformatted; \
 	  $(inner) -k GOALS=tidy goals && [ -z "$$unformatted" ]
 
@@ -131,7 +132,7 @@ build/packages.mk: Makefile
 	  printf '%s\n' "package_cflags := $$cflags" "package_libraries := $$libraries" >$@
 
 cpp_flags := -I. $(package_cflags)
-cxx_flags := -std=c++20 -O2 -g1 -Wall -Wextra -Werror -ffp-contract=off -pthread $($(BUILD)_flags)
+cxx_flags := -std=c++20 -O2 -g1 -Wall -Wextra -Wno-missing-field-initializers -Werror -ffp-contract=off -pthread $($(BUILD)_flags)
 libraries := $(package_libraries) -ldl
 # Only what needs GoogleTest asks for it: a plain `make` does without.
 gtest_libraries = $(shell pkg-config --libs gtest_main)
@@ -185,14 +186,15 @@ build_info_object := $(out)/obj/build_info.o
 .SECONDARY:
 goals: $(GOALS) ; @:
 
+# -MD and not -MMD: what Highway's foreach_target.h includes again counts as a system header.
 $(out)/obj/%.o: %.cpp $(out)/flags
 	@mkdir -p $(@D)
 	$(call say,c++   ,$<)
-	$(q)$(compile) -MMD -MP -c $< -o $@
+	$(q)$(compile) -MD -MP -c $< -o $@
 
 $(build_info_object): $(out)/build_info.cpp $(out)/flags
 	@mkdir -p $(@D)
-	$(q)$(compile) -MMD -MP -c $< -o $@
+	$(q)$(compile) -MD -MP -c $< -o $@
 
 $(library): $(call objects,$(library_sources)) $(folders:%=%/rules.mk)
 $(tests_library): $(call objects,$(tests_support_sources)) tests/rules.mk
@@ -225,8 +227,8 @@ build/tidy/%.passed: % .clang-tidy
 	@mkdir -p $(@D)
 	$(call say,tidy  ,$<)
 	@$(CXX) $(cpp_flags) -std=c++20 -MM -MP -MT $@ -MF $(@:.passed=.d) $<
-	@clang-tidy --quiet $< -- $(cpp_flags) -std=c++20 -Wall -Wextra >$(@:.passed=.log) 2>&1 \
-	  || { cat $(@:.passed=.log); exit 1; }
+	@clang-tidy --quiet $< -- $(cpp_flags) -std=c++20 -Wall -Wextra -Wno-missing-field-initializers >$(@:.passed=.log) 2>&1 \
+	  || { grep -v 'warnings generated' $(@:.passed=.log); exit 1; }
 	@touch $@
 
 -include $(patsubst %.cpp,$(out)/obj/%.d,$(all_sources)) $(tidy_sources:%=build/tidy/%.d)

@@ -38,8 +38,9 @@ class Stage0 {
   Stage0(Device& device, Communicator& data_parallel, const Layout& layout);
   virtual ~Stage0() = default;
 
-  // Takes the persistent memory. Once, before anything else.
-  virtual void Allocate();
+  // Takes the memory that stays for the whole run; parameters alone are enough to read a model.
+  virtual void AllocateParameters();
+  virtual void AllocateGradients();
 
   // ---- the loop's verbs ----
   // `program` stays until the next Begin.

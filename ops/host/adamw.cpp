@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AdamW (arXiv:1711.05101, algorithm 2) in one pass over memory, in fp32. With g the clipped
+// gradient and a the steps applied, this one included:
+//   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+//   p -= lr ((m / (1 - beta1^a)) / (sqrt(v / (1 - beta2^a)) + epsilon) + weight_decay p)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/host/adamw.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "ops/host/kernels.h"
+#include "ops/host/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace zerobox::host {
+namespace HWY_NAMESPACE {
+
+void AdamWRange(float* p, const float* g, float* m, float* v, size_t n, bool decay,
+                const StepState& state, const OptimizerSettings& settings) {
+  const hn::ScalableTag<float> d;
+  // One rounding each, from the settings in fp64.
+  const auto set = [&](double value) HWY_ATTR { return hn::Set(d, static_cast<float>(value)); };
+  const auto clip = set(state.clip_scale);
+  const auto beta1 = set(settings.beta1), one_minus_beta1 = set(1 - settings.beta1);
+  const auto beta2 = set(settings.beta2), one_minus_beta2 = set(1 - settings.beta2);
+  const auto inverse1 = set(1 / state.bias_correction1);
+  const auto inverse2 = set(1 / state.bias_correction2);
+  const auto epsilon = set(settings.epsilon);
+  const auto learning_rate = set(state.learning_rate);
+  const auto weight_decay = set(decay ? settings.weight_decay : 0);
+  ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
+    const auto gi = hn::Mul(memory.Load(d, g + i), clip);
+    const auto mi = hn::MulAdd(beta1, memory.Load(d, m + i), hn::Mul(one_minus_beta1, gi));
+    const auto vi =
+        hn::MulAdd(beta2, memory.Load(d, v + i), hn::Mul(one_minus_beta2, hn::Mul(gi, gi)));
+    const auto pi = memory.Load(d, p + i);
+    const auto denominator = hn::Add(hn::Sqrt(hn::Mul(vi, inverse2)), epsilon);
+    const auto step = hn::Div(hn::Mul(mi, inverse1), denominator);
+    memory.Store(d, mi, m + i);
+    memory.Store(d, vi, v + i);
+    memory.Store(d, hn::NegMulAdd(learning_rate, hn::MulAdd(weight_decay, pi, step), pi), p + i);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace zerobox::host
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace zerobox::host {
+
+HWY_EXPORT(AdamWRange);
+
+void AdamW(Threads& threads, float* parameters, const float* gradients, float* m, float* v,
+           int64_t n, bool decay, const StepState& state, const OptimizerSettings& settings) {
+  if (state.skip != 0) return;
+  ForRanges(threads, n, 4096, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(AdamWRange)
+    (parameters + begin, gradients + begin, m + begin, v + begin, static_cast<size_t>(end - begin),
+     decay, state, settings);
+  });
+}
+
+}  // namespace zerobox::host
+#endif  // HWY_ONCE
