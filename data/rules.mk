@@ -4,4 +4,5 @@ data_sources := \
   data/count_model.cpp \
   data/dataset.cpp \
   data/permutation.cpp \
-  data/token_file.cpp
+  data/token_file.cpp \
+

@@ -34,9 +34,9 @@ struct SequenceShape {
 // rank, micro-batch, step or thread, and backward draws it again instead of storing it.
 enum class DropoutSite : uint8_t { kEmbedding, kAttention, kAttentionOutput, kMlpOutput };
 struct Dropout {
-  float p = 0;        // 0: the call is the identity and reads nothing below
+  float p = 0;  // 0: the call is the identity and reads nothing below
   uint64_t seed = 0;
-  Buffer samples;     // int64 (B): global sample numbers
+  Buffer samples;  // int64 (B): global sample numbers
   int layer = 0;
   DropoutSite site = DropoutSite::kEmbedding;
 };
@@ -45,7 +45,8 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // out (B, T, C) = dropout(wte[tokens] + wpe[0..T)); tokens int32 (B, T), wte (V, C), wpe (>= T, C).
+  // out (B, T, C) = dropout(wte[tokens] + wpe[0..T)); tokens int32 (B, T), wte (V, C), wpe (>= T,
+  // C).
   virtual void EmbeddingForward(Buffer out, Buffer tokens, Buffer wte, Buffer wpe,
                                 SequenceShape shape, const Dropout& dropout) = 0;
   // Adds to dwte and dwpe.
@@ -81,9 +82,8 @@ class Ops {
   virtual void AttentionForward(Buffer out, Buffer logsumexp, Buffer qkv, SequenceShape shape,
                                 int64_t heads, const Dropout& dropout) = 0;
   // Writes dqkv.
-  virtual void AttentionBackward(Buffer dqkv, Buffer dout, Buffer qkv, Buffer out,
-                                 Buffer logsumexp, SequenceShape shape, int64_t heads,
-                                 const Dropout& dropout) = 0;
+  virtual void AttentionBackward(Buffer dqkv, Buffer dout, Buffer qkv, Buffer out, Buffer logsumexp,
+                                 SequenceShape shape, int64_t heads, const Dropout& dropout) = 0;
 
   // GELU, tanh form (arXiv:1606.08415, section 2).
   virtual void GeluForward(Buffer out, Buffer x) = 0;
@@ -100,9 +100,10 @@ class Ops {
   // losses (rows) = -log softmax(logits)[target] in nats, 0 where target (int32) is -1.
   virtual void CrossEntropyForward(Buffer losses, Buffer logits, Buffer targets, int64_t rows,
                                    int64_t vocabulary) = 0;
-  // Replaces logits by their gradient: scale * (softmax(logits) - onehot(target)), 0 in ignored rows.
-  virtual void CrossEntropyBackward(Buffer logits, Buffer targets, int64_t rows,
-                                    int64_t vocabulary, float scale) = 0;
+  // Replaces logits by their gradient: scale * (softmax(logits) - onehot(target)), 0 in ignored
+  // rows.
+  virtual void CrossEntropyBackward(Buffer logits, Buffer targets, int64_t rows, int64_t vocabulary,
+                                    float scale) = 0;
 
   // sum (fp64, 1) += the sum of x, taken in fp64.
   virtual void AccumulateSum(Buffer sum, Buffer x) = 0;

@@ -14,11 +14,11 @@ struct OptimizerSettings {
   double min_learning_rate = 1e-4;  // at the end of the run
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;
-  double weight_decay = 0.1;        // on matrices only
+  double weight_decay = 0.1;  // on matrices only
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double clip_norm = 1.0;           // 0: no clipping
+  double clip_norm = 1.0;  // 0: no clipping
 };
 
 // Lives in device memory, because the host does not wait for a step before it enqueues the next.
@@ -42,7 +42,8 @@ double LearningRate(const OptimizerSettings& settings, int64_t applied);
 // Updates `state` for the step whose gradient has sqrt(sum of the n partial `sums`) as its norm. A
 // skipped step leaves applied, learning_rate and the corrections as they were, and its clip_scale
 // is 1.
-void PrepareStep(StepState& state, const double* sums, int64_t n, const OptimizerSettings& settings);
+void PrepareStep(StepState& state, const double* sums, int64_t n,
+                 const OptimizerSettings& settings);
 
 }  // namespace zerobox
 

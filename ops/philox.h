@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3" (SC11), section 3.3, and what is drawn from it. A number is a function of (key, counter),
-// so it does not depend on who draws it or when.
+// 1, 2, 3" (SC11), section 3.3, and what is drawn from it. A number is a function of (key,
+// counter), so it does not depend on who draws it or when.
 //
 // The key is the run's seed. The 128 bits of the counter say what the number is for:
 //   bits 0-63    position: which block of the sequence; it counts up
@@ -42,7 +42,8 @@ enum class RandomUse : uint8_t { kNormal = 1, kUniform = 2, kDropout = 3 };
 
 // `sequence` < 2^56.
 constexpr PhiloxBlock RandomCounter(RandomUse use, uint64_t sequence, uint64_t position) {
-  const uint64_t high = (sequence & 0x00FF'FFFF'FFFF'FFFF) | uint64_t{static_cast<uint8_t>(use)} << 56;
+  const uint64_t high = (sequence & 0x00FF'FFFF'FFFF'FFFF) | uint64_t{static_cast<uint8_t>(use)}
+                                                                 << 56;
   return {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
           static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)};
 }
@@ -57,8 +58,7 @@ constexpr double ToUniformAboveZero(uint32_t low, uint32_t high) {
 
 // Number `index` of the sequence (seed, stream): uniform in [0, 1).
 constexpr double UniformAt(uint64_t seed, uint64_t stream, uint64_t index) {
-  const PhiloxBlock words =
-      Philox(RandomCounter(RandomUse::kUniform, stream, index / 2), seed);
+  const PhiloxBlock words = Philox(RandomCounter(RandomUse::kUniform, stream, index / 2), seed);
   return index % 2 == 0 ? ToUniform(words[0], words[1]) : ToUniform(words[2], words[3]);
 }
 
@@ -80,7 +80,9 @@ constexpr uint32_t DropoutThreshold(float p) {
   return threshold >= 0x1p32 ? 0xFFFFFFFF : static_cast<uint32_t>(threshold);
 }
 // And it is then multiplied with this.
-constexpr float DropoutScale(float p) { return static_cast<float>(1 / (1 - static_cast<double>(p))); }
+constexpr float DropoutScale(float p) {
+  return static_cast<float>(1 / (1 - static_cast<double>(p)));
+}
 
 }  // namespace zerobox
 

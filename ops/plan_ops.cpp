@@ -11,8 +11,8 @@ class PlanOps final : public Ops {
  public:
   void EmbeddingForward(Buffer, Buffer, Buffer, Buffer, SequenceShape, const Dropout&) override {}
   void EmbeddingBackward(Buffer, Buffer, Buffer, Buffer, SequenceShape, const Dropout&) override {}
-  void LayerNormForward(Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, int64_t,
-                        int64_t) override {}
+  void LayerNormForward(Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, int64_t, int64_t) override {
+  }
   void LayerNormBackward(Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, int64_t,
                          int64_t) override {}
   void LinearForward(Buffer, Buffer, Buffer, Buffer, int64_t, int64_t, int64_t) override {}

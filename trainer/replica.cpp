@@ -7,12 +7,6 @@
 #include "trainer/step_programs.h"
 
 namespace zerobox {
-namespace {
-
-// Dropout draws from another key than the weights.
-constexpr uint64_t kDropoutKey = 0xD0D0D0D0D0D0D0D0;
-
-}  // namespace
 
 Replica::Replica(Device& device, Communicator& communicator, const Layout& layout,
                  const TrainSettings& settings)
@@ -22,7 +16,7 @@ Replica::Replica(Device& device, Communicator& communicator, const Layout& layou
       training_(TrainingProgram(settings.model.n_layer)),
       forward_(ForwardProgram(settings.model.n_layer)),
       reading_(ReadingProgram(settings.model.n_layer)),
-      model_(device, settings.model, layout, settings.dropout, settings.seed ^ kDropoutKey),
+      model_(device, settings.model, layout, settings.dropout, settings.seed),
       zero_(MakeStage(settings.zero_stage, device, communicator, layout)),
       states_(device, zero_->owned_elements(), settings.optimizer),
       feed_(device, settings.micro_batch, settings.model.seq_len),

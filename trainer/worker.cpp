@@ -36,6 +36,7 @@ absl::Status Worker::SetUp() {
                             .threads = settings_.threads_per_device(),
                             .poison = run_.hooks.poison,
                             .recorder = run_.hooks.recorder,
+                            .threaded_compute = run_.hooks.threaded_compute,
                             .drop_wait = run_.hooks.drop_wait};
   options.regions[static_cast<int>(Region::kPersistent)] += run_.hooks.extra_bytes;
   auto device = HostDevice::Make(options, run_.abort);

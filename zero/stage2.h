@@ -30,7 +30,7 @@ class Stage2 : public Stage1 {
 
  protected:
   Held Gradients(const Bucket& bucket) const override;  // the owned part
-  void ReduceBucket(BucketId bucket) override;          // reduce-scatter, in every micro-batch
+  void ReduceBucket(BucketId id) override;          // reduce-scatter, in every micro-batch
   void JoinReductions() override;
 
   // The owned part of a bucket within a buffer that holds only owned parts, without gaps.
@@ -41,13 +41,13 @@ class Stage2 : public Stage1 {
   std::unique_ptr<Event> transient_free_;  // compute -> communication: freed memory may be written
 
  private:
-  void OpenBucket(BucketId bucket);
+  void OpenBucket(BucketId id);
   void RetireOldest();
   bool VisitedTwice(UnitId unit) const;
   int64_t ConstantSize() const;  // C_B, in elements: the largest bucket
 
   int open_buckets_ = 0;                                // buffers of constant size in use: 0, 1, 2
-  std::vector<Buffer> whole_;                           // by bucket, while its gradient is whole
+  std::vector<Buffer> buffers_;                         // by bucket, while its gradient is whole
   std::deque<BucketId> in_flight_;                      // handed to reduce-scatter, oldest first
   std::vector<std::unique_ptr<Event>> bucket_reduced_;  // communication -> compute
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/collectives/reduce.h"
 
-#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstdint>
@@ -37,24 +36,28 @@ void Narrow(float value, BFloat16& to) {
 }
 
 template <typename T, typename Sum>
-void SumChunk(T* to, std::span<const Buffer> from, int64_t begin, int64_t count, Sum* sums) {
-  const T* first = from[0].As<T>() + begin;
-  for (int64_t i = 0; i < count; ++i) sums[i] = Widen(first[i]);
+[[gnu::always_inline]] inline void SumChunk(Buffer to, std::span<const Buffer> from, int64_t begin,
+                                            int64_t count) {
+  alignas(64) Sum sums[kChunk];
+  Sum* __restrict sum = sums;
+  const T* __restrict first = from[0].As<T>() + begin;
+  for (int64_t i = 0; i < count; ++i) sum[i] = Widen(first[i]);
   for (const Buffer& buffer : from.subspan(1)) {
     const T* __restrict next = buffer.As<T>() + begin;
-    Sum* __restrict sum = sums;
     for (int64_t i = 0; i < count; ++i) sum[i] += Widen(next[i]);
   }
-  for (int64_t i = 0; i < count; ++i) Narrow(sums[i], to[i]);
+  T* __restrict out = to.As<T>() + begin;
+  for (int64_t i = 0; i < count; ++i) Narrow(sum[i], out[i]);
 }
 
 template <typename T, typename Sum>
 void SumAll(Buffer to, std::span<const Buffer> from) {
-  alignas(64) Sum sums[kChunk];
-  for (int64_t begin = 0; begin < to.elements; begin += kChunk) {
-    const int64_t count = std::min(kChunk, to.elements - begin);
-    SumChunk<T, Sum>(to.As<T>() + begin, from, begin, count, sums);
+  int64_t begin = 0;
+  // A count that the compiler knows makes it use vectors.
+  for (; begin + kChunk <= to.elements; begin += kChunk) {
+    SumChunk<T, Sum>(to, from, begin, kChunk);
   }
+  SumChunk<T, Sum>(to, from, begin, to.elements - begin);
 }
 
 }  // namespace

@@ -106,17 +106,16 @@ void SoftmaxBackwardBlock(const ScoreBlock& block, float* dscores, const float* 
     const auto L = hn::Set(d, logsumexp[i]);
     const auto Di = hn::Set(d, D[i]);
     if (dropout.p > 0) {
-      ForDropoutRuns(
-          words, static_cast<uint64_t>(block.element + query * block.positions), n,
-          [&](size_t begin, size_t count) HWY_ATTR {
-            ForLanes(d, count, [&](size_t k, auto memory) HWY_ATTR {
-              const size_t j = begin + k;
-              const auto p = Exp(d, hn::Sub(memory.Load(d, s + j), L));
-              const auto dp = words.Apply(d, memory, k, memory.Load(d, ds + j));
-              memory.Store(d, words.Apply(d, memory, k, p), s + j);
-              memory.Store(d, hn::Mul(p, hn::Sub(dp, Di)), ds + j);
-            });
-          });
+      ForDropoutRuns(words, static_cast<uint64_t>(block.element + query * block.positions), n,
+                     [&](size_t begin, size_t count) HWY_ATTR {
+                       ForLanes(d, count, [&](size_t k, auto memory) HWY_ATTR {
+                         const size_t j = begin + k;
+                         const auto p = Exp(d, hn::Sub(memory.Load(d, s + j), L));
+                         const auto dp = words.Apply(d, memory, k, memory.Load(d, ds + j));
+                         memory.Store(d, words.Apply(d, memory, k, p), s + j);
+                         memory.Store(d, hn::Mul(p, hn::Sub(dp, Di)), ds + j);
+                       });
+                     });
     } else {
       ForLanes(d, n, [&](size_t j, auto memory) HWY_ATTR {
         const auto p = Exp(d, hn::Sub(memory.Load(d, s + j), L));
@@ -324,9 +323,8 @@ void AttentionForward(Threads& threads, float* out, float* logsumexp, const floa
 void AttentionBackward(Threads& threads, float* dqkv, const float* dout, const float* qkv,
                        const float* out, const float* logsumexp, SequenceShape shape, int64_t heads,
                        const DropoutMask& dropout) {
-  ForHeads(threads, shape, heads, [&](const Head& head) {
-    BackwardHead(head, dqkv, dout, qkv, out, logsumexp, dropout);
-  });
+  ForHeads(threads, shape, heads,
+           [&](const Head& head) { BackwardHead(head, dqkv, dout, qkv, out, logsumexp, dropout); });
 }
 
 }  // namespace zerobox::host

@@ -74,11 +74,11 @@ void CrossEntropyForward(Threads& threads, float* losses, const float* logits,
   ForRanges(threads, rows, kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       assert(targets[row] >= -1 && targets[row] < vocabulary);
-      losses[row] = targets[row] < 0 ? 0
-                                     : HWY_DYNAMIC_DISPATCH(CrossEntropyRow)(
-                                           logits + row * vocabulary,
-                                           static_cast<size_t>(vocabulary),
-                                           static_cast<size_t>(targets[row]));
+      losses[row] = targets[row] < 0
+                        ? 0
+                        : HWY_DYNAMIC_DISPATCH(CrossEntropyRow)(logits + row * vocabulary,
+                                                                static_cast<size_t>(vocabulary),
+                                                                static_cast<size_t>(targets[row]));
     }
   });
 }

@@ -73,8 +73,8 @@ class DropoutWords {
   DropoutWords(const DropoutMask& mask, int64_t sample_number)
       : seed_(mask.seed),
         counter_(DropoutCounter(static_cast<uint64_t>(sample_number),
-                                static_cast<uint32_t>(mask.layer),
-                                static_cast<uint32_t>(mask.site), 0)),
+                                static_cast<uint32_t>(mask.layer), static_cast<uint32_t>(mask.site),
+                                0)),
         threshold_(DropoutThreshold(mask.p)),
         scale_(DropoutScale(mask.p)) {}
 

@@ -43,9 +43,8 @@ void EmbeddingBackwardRow(float* dtoken, float* dposition, const float* dout, si
     memory.Store(d, hn::Add(memory.Load(d, dposition + i), gradient), dposition + i);
   };
   if (!(dropout.p > 0)) {
-    ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
-      add(i, memory, memory.Load(d, dout + i));
-    });
+    ForLanes(d, n,
+             [&](size_t i, auto memory) HWY_ATTR { add(i, memory, memory.Load(d, dout + i)); });
     return;
   }
   DropoutWords words(dropout, dropout.samples[sample]);

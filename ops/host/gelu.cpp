@@ -22,9 +22,8 @@ constexpr float kCubic = 0.044715f;
 // e^-2u. At most e^80, so that s = 1 / (1 + e) stays a normal number.
 template <class D, class V>
 HWY_INLINE V ExpMinus2U(D d, V x, V x2) {
-  const V minus_2u =
-      hn::Mul(hn::Mul(x, hn::Set(d, -kTwoSqrt2OverPi)),
-              hn::MulAdd(x2, hn::Set(d, kCubic), hn::Set(d, 1.0f)));
+  const V minus_2u = hn::Mul(hn::Mul(x, hn::Set(d, -kTwoSqrt2OverPi)),
+                             hn::MulAdd(x2, hn::Set(d, kCubic), hn::Set(d, 1.0f)));
   return Exp(d, hn::Min(hn::Set(d, 80.0f), minus_2u));
 }
 
@@ -47,8 +46,8 @@ void GeluBackwardRange(float* dx, const float* x, const float* dout, size_t n) {
     const auto e = ExpMinus2U(d, xi, x2);
     const auto s = hn::Div(one, hn::Add(one, e));
     const auto one_minus_s = hn::Mul(e, s);
-    const auto two_du = hn::MulAdd(x2, hn::Set(d, kTwoSqrt2OverPi * 3 * kCubic),
-                                   hn::Set(d, kTwoSqrt2OverPi));
+    const auto two_du =
+        hn::MulAdd(x2, hn::Set(d, kTwoSqrt2OverPi * 3 * kCubic), hn::Set(d, kTwoSqrt2OverPi));
     const auto slope = hn::MulAdd(hn::Mul(hn::Mul(xi, s), one_minus_s), two_du, s);
     memory.Store(d, hn::Mul(memory.Load(d, dout + i), slope), dx + i);
   });

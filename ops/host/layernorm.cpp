@@ -22,15 +22,14 @@ constexpr float kEpsilon = 1e-5f;
 
 // Rows [0, rows). The variance is taken around the mean, not from the sum of squares, which would
 // cancel where the mean is large.
-void LayerNormForwardRows(float* out, float* mean, float* rstd, const float* x,
-                          const float* weight, const float* bias, size_t rows, size_t channels) {
+void LayerNormForwardRows(float* out, float* mean, float* rstd, const float* x, const float* weight,
+                          const float* bias, size_t rows, size_t channels) {
   const hn::ScalableTag<float> d;
   const float scale = 1.0f / static_cast<float>(channels);
   for (size_t row = 0; row < rows; ++row, x += channels, out += channels) {
     auto sum = hn::Zero(d);
-    ForLanes(d, channels, [&](size_t i, auto memory) HWY_ATTR {
-      sum = hn::Add(sum, memory.Load(d, x + i));
-    });
+    ForLanes(d, channels,
+             [&](size_t i, auto memory) HWY_ATTR { sum = hn::Add(sum, memory.Load(d, x + i)); });
     const float average = Sum(d, sum) * scale;
     const auto m = hn::Set(d, average);
     auto squares = hn::Zero(d);
@@ -89,9 +88,9 @@ void LayerNormBackwardColumns(float* dweight, float* dbias, const float* dout, c
       auto biases = hn::Zero(d);
       for (size_t row = begin; row < end; ++row) {
         const auto dy = memory.Load(d, dout + row * channels + i);
-        const auto n = hn::Mul(
-            hn::Sub(memory.Load(d, x + row * channels + i), hn::Set(d, mean[row])),
-            hn::Set(d, rstd[row]));
+        const auto n =
+            hn::Mul(hn::Sub(memory.Load(d, x + row * channels + i), hn::Set(d, mean[row])),
+                    hn::Set(d, rstd[row]));
         weights = hn::MulAdd(dy, n, weights);
         biases = hn::Add(biases, dy);
       }
@@ -134,8 +133,8 @@ void LayerNormBackward(Threads& threads, float* dx, float* dweight, float* dbias
   });
   ForRanges(threads, channels, kColumnGrain, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(LayerNormBackwardColumns)
-    (dweight + begin, dbias + begin, dout + begin, x + begin, mean, rstd,
-     static_cast<size_t>(rows), static_cast<size_t>(channels), static_cast<size_t>(end - begin));
+    (dweight + begin, dbias + begin, dout + begin, x + begin, mean, rstd, static_cast<size_t>(rows),
+     static_cast<size_t>(channels), static_cast<size_t>(end - begin));
   });
 }
 

@@ -47,11 +47,11 @@ Function* Find(void* library, const char* name) {
 std::span<const char* const> OpenBlasFiles() {
   static constexpr std::array kFiles = {
 #if defined(__x86_64__)
-      "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0",
+    "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0",
 #elif defined(__aarch64__)
-      "/usr/lib/aarch64-linux-gnu/openblas-pthread/libopenblas.so.0",
+    "/usr/lib/aarch64-linux-gnu/openblas-pthread/libopenblas.so.0",
 #endif
-      "libopenblas.so.0",
+    "libopenblas.so.0",
   };
   return kFiles;
 }

@@ -104,7 +104,6 @@ HWY_INLINE hn::TFromD<D> Sum(D d, V v) {
 template <class D, class V>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // On x86, Min and Max return their second operand when one is NaN.
   const V clamped = hn::Min(hn::Set(d, 88.0f), hn::Max(hn::Set(d, -87.0f), x));
   const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
   V r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), clamped);  // ln 2, the leading bits
@@ -118,7 +117,8 @@ HWY_INLINE V Exp(D d, V x) {
   const V e = hn::Add(hn::MulAdd(hn::Mul(r, r), q, r), one);
   const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
   const V result = hn::Mul(e, hn::BitCast(d, exponent));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), result);
+  const V zeroed = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), result);
+  return hn::IfThenElse(hn::IsNaN(x), x, zeroed);  // Min and Max differ over NaN among targets
 }
 
 }  // namespace HWY_NAMESPACE
