@@ -23,14 +23,16 @@ struct TensorInfo {
   std::string name;
   DType dtype;
   std::vector<int64_t> shape;
-  int64_t elements() const;
+  int64_t elements() const;  // -1 when a dimension is negative or the product does not fit
 };
 
 // Writes tensors one at a time, in the order declared, into a temporary file beside `path`, which
 // takes the name `path` only in Finish: a file of that name is always whole. Destroyed before
-// Finish: the temporary file is removed.
+// Finish: the temporary file is removed. After a failure every call returns it again.
 class SafetensorsWriter {
  public:
+  // InvalidArgument: a name given twice, text that is not UTF-8, `path` is there and not a regular
+  // file. Where the file system can, the room is reserved: a full disk is an error here.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, std::vector<TensorInfo> tensors,
       const std::map<std::string, std::string>& metadata);
@@ -42,13 +44,15 @@ class SafetensorsWriter {
 };
 
 // Maps a file; bad headers are errors that say what is wrong with which tensor, never crashes.
+// Takes the dtypes of ops/device/buffer.h and at most 32 dimensions.
 class SafetensorsReader {
  public:
   static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(const std::string& path);
   virtual ~SafetensorsReader() = default;
-  virtual const std::vector<TensorInfo>& tensors() const = 0;
+  virtual const std::vector<TensorInfo>& tensors() const = 0;  // in the order of their bytes
   virtual const std::map<std::string, std::string>& metadata() const = 0;
-  // The bytes of a tensor, valid as long as the reader. NotFound, or InvalidArgument when dtype or shape differ.
+  // The bytes of a tensor, valid as long as the reader. NotFound, or InvalidArgument when dtype or
+  // shape differ.
   virtual absl::StatusOr<std::span<const std::byte>> Tensor(const TensorInfo& wanted) const = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Count models: what counting the tokens that follow each context of 0, 1 or 2 tokens reaches on the held-out
-// sequences of a dataset. The yardstick beside a trained model's loss.
+// Count models: what counting the tokens that follow each context of 0, 1 or 2 tokens reaches on
+// the held-out sequences of a dataset. The yardstick beside a trained model's loss.
 #ifndef ZEROBOX_DATA_COUNT_MODEL_H_
 #define ZEROBOX_DATA_COUNT_MODEL_H_
 
@@ -14,8 +14,9 @@ namespace zerobox {
 
 // Mean loss in nats a token of a count model with `context` (0..2) preceding tokens, fitted on the
 // training sequences and interpolated with the shorter contexts (Witten-Bell), on the targets of
-// the given held-out sequences. A target sees only the inputs of its own sequence. Vocabulary at
-// most 256 for context 2, else InvalidArgument.
+// the given held-out sequences. A target sees only the inputs of its own sequence. InvalidArgument
+// when vocabulary^(context + 1), the number of counts kept, is above 2^24: at most 256 tokens for
+// context 2 and 4096 for context 1.
 absl::StatusOr<double> CountModelLoss(const Dataset& dataset, int64_t sequence_length,
                                       int64_t vocabulary, int context,
                                       std::span<const int64_t> validation_sequences);

@@ -3,11 +3,14 @@
 // Dataset: files -> tokens -> sequences, and the one global order in which a run sees them.
 //
 // A file is read as bytes (a token a byte) unless it begins with the header of llm.c's token files:
-// 256 int32 (20240520, 1, number of tokens, ...), then uint16 tokens. A pattern may be a glob; its
-// files are taken in name order, and no sequence crosses from one file into the next.
+// 256 int32 (20240520, 1, number of tokens, ...), then uint16 tokens. Files that begin with the
+// number of llm.c's other files (another day of 2024) are refused rather than read as bytes. A
+// pattern may be a glob; its files are taken in name order, and no sequence crosses from one file
+// into the next.
 //
-// A sequence is T inputs and the T tokens that follow them. Training sequences and held-out
-// sequences share no token, targets included.
+// A sequence is T inputs and the T tokens that follow them; the next begins T tokens further on.
+// Training sequences and held-out sequences share no token, targets included: where the file is
+// cut, the last target of the last training sequence is held out and so ignored.
 #ifndef ZEROBOX_DATA_DATASET_H_
 #define ZEROBOX_DATA_DATASET_H_
 
@@ -17,13 +20,14 @@
 #include <span>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace zerobox {
 
 struct DataSettings {
   std::string train;            // file or glob
-  std::string validation;       // "": the last 10% of `train`, cut at a sequence boundary
+  std::string validation;       // "": the last 10% of the sequences of `train`, at least one
   int64_t sequence_length = 0;  // T
   int64_t vocabulary = 0;       // a token at or beyond it is an error
   uint64_t seed = 0;            // of the order
@@ -37,7 +41,7 @@ class Dataset {
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const DataSettings& settings);
   virtual ~Dataset() = default;
 
-  virtual int64_t train_tokens() const = 0;
+  virtual int64_t train_tokens() const = 0;          // inputs of one epoch
   virtual int64_t train_sequences() const = 0;       // in one epoch
   virtual int64_t validation_sequences() const = 0;  // >= 1
 
@@ -54,6 +58,10 @@ class Dataset {
 
   virtual void Validation(int64_t sequence, std::span<int32_t> inputs,
                           std::span<int32_t> targets) const = 0;
+
+  // The first failure to read since Open, such as a file that another program made shorter. The
+  // samples concerned hold zeros and no target. Any thread may ask, say after each step.
+  virtual absl::Status status() const { return absl::OkStatus(); }
 
   // Targets for which this returns true are ignored. Set before the run.
   virtual void IgnoreTargets(std::function<bool(int64_t position, int64_t t)> ignored) = 0;

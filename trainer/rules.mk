@@ -1,4 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 # The sources of trainer/, one a line, sorted.
 trainer_sources := \
+  trainer/batch_feed.cpp \
+  trainer/board.cpp \
+  trainer/command_help.cpp \
+  trainer/command_line.cpp \
+  trainer/command_sample.cpp \
+  trainer/command_train.cpp \
+  trainer/flags.cpp \
+  trainer/gpt.cpp \
+  trainer/help.cpp \
+  trainer/main.cpp \
+  trainer/model_file.cpp \
+  trainer/plan.cpp \
+  trainer/replica.cpp \
+  trainer/resolve.cpp \
+  trainer/run_folder.cpp \
+  trainer/sampler.cpp \
+  trainer/screen.cpp \
+  trainer/signals.cpp \
+  trainer/step_programs.cpp \
+  trainer/tables.cpp \
+  trainer/text.cpp \
+  trainer/train.cpp \
+  trainer/worker.cpp \
 

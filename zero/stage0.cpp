@@ -19,9 +19,12 @@ Stage0::Stage0(Device& device, Communicator& data_parallel, const Layout& layout
                           layout.shards(), "squares of the gradient, by owner");
 }
 
-void Stage0::Allocate() {
+void Stage0::AllocateParameters() {
   parameters_ = device_.Allocate(Region::kPersistent, Category::kParameters, DType::kFloat32,
                                  layout_.padded(), "parameters");
+}
+
+void Stage0::AllocateGradients() {
   gradients_ = device_.Allocate(Region::kPersistent, Category::kGradients, DType::kFloat32,
                                 layout_.padded(), "gradients");
 }

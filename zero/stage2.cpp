@@ -11,15 +11,13 @@ namespace zerobox {
 Stage2::Stage2(Device& device, Communicator& data_parallel, const Layout& layout)
     : Stage1(device, data_parallel, layout),
       transient_free_(device.MakeEvent("transient memory free")),
-      whole_(layout.buckets().size()) {
-  for (size_t bucket = 0; bucket < whole_.size(); ++bucket) {
+      buffers_(layout.buckets().size()) {
+  for (size_t bucket = 0; bucket < buffers_.size(); ++bucket) {
     bucket_reduced_.push_back(device.MakeEvent("bucket reduced"));
   }
 }
 
-void Stage2::Allocate() {
-  parameters_ = device_.Allocate(Region::kPersistent, Category::kParameters, DType::kFloat32,
-                                 layout_.padded(), "parameters");
+void Stage2::AllocateGradients() {
   gradients_ = device_.Allocate(Region::kPersistent, Category::kGradients, DType::kFloat32,
                                 owned_elements(), "gradient shard");
 }
@@ -28,7 +26,7 @@ Buffer Stage2::Gradient(ParameterId parameter) {
   const BucketId id = layout_.BucketOf(parameter);
   if (FirstUse(id)) OpenBucket(id);
   const Range range = layout_.Parameter(parameter);
-  return whole_[id].Slice(range.begin - layout_.bucket(id).range.begin, range.size());
+  return buffers_[id].Slice(range.begin - layout_.bucket(id).range.begin, range.size());
 }
 
 void Stage2::OpenBucket(BucketId id) {
@@ -39,15 +37,16 @@ void Stage2::OpenBucket(BucketId id) {
     ++open_buckets_;
     elements = ConstantSize();
   }
-  const Buffer buffer = device_.Allocate(Region::kTransient, Category::kCommunicationBuffers,
-                                         DType::kFloat32, elements, "gradient bucket");
-  whole_[id] = buffer.Slice(0, bucket.range.size());
-  device_.Zero(StreamId::kCompute, whole_[id]);
+  buffers_[id] = device_.Allocate(Region::kTransient, Category::kCommunicationBuffers,
+                                  DType::kFloat32, elements, "gradient bucket");
+  device_.Zero(StreamId::kCompute, buffers_[id].Slice(0, bucket.range.size()));
 }
 
 void Stage2::ReduceBucket(BucketId id) {
+  const Bucket& bucket = layout_.bucket(id);
   HandToCommunication();
-  data_parallel_.ReduceScatterSum(whole_[id], {Purpose::kGradients, layout_.bucket(id).unit});
+  data_parallel_.ReduceScatterSum(buffers_[id].Slice(0, bucket.range.size()),
+                                  {Purpose::kGradients, bucket.unit});
   device_.Record(*bucket_reduced_[id], StreamId::kCommunication);
   in_flight_.push_back(id);
 }
@@ -58,7 +57,7 @@ void Stage2::RetireOldest() {
   in_flight_.pop_front();
   const Bucket& bucket = layout_.bucket(id);
   const Range owned = layout_.Owned(bucket, Owned().first, Owned().count);
-  const Buffer sum = whole_[id].Slice(owned.begin - bucket.range.begin, owned.size());
+  const Buffer sum = buffers_[id].Slice(owned.begin - bucket.range.begin, owned.size());
   const Buffer shard = Gradients(bucket).buffer;
   device_.Wait(StreamId::kCompute, *bucket_reduced_[id]);
   if (micro_batch_.first) {
@@ -66,7 +65,7 @@ void Stage2::RetireOldest() {
   } else {
     device_.ops().Add(shard, sum);
   }
-  FreeTransient(std::exchange(whole_[id], {}));
+  FreeTransient(std::exchange(buffers_[id], {}));
   if (!VisitedTwice(bucket.unit)) --open_buckets_;
 }
 

@@ -3,11 +3,11 @@
 // Stage 2, P_os+g (arXiv:1910.02054, section 5.2): a rank keeps the gradient of its own 1/N only:
 // 2 + 14/N bytes a parameter in mixed precision.
 //
-// The difference to stage 1: a gradient is whole only in a transient bucket, while backward fills it
-// and until its reduce-scatter has left the owned part, which is added to the gradient shard. Two
-// bucket buffers of constant size (C_B, section 6.2) are enough whatever the depth: one is filled
-// while the other is reduced. No rank keeps a whole gradient, so every micro-batch reduces: (m + 1)
-// Psi with m micro-batches instead of 2 Psi.
+// The difference to stage 1: a gradient is whole only in a transient bucket, while backward fills
+// it and until its reduce-scatter has left the owned part, which is added to the gradient shard.
+// Two bucket buffers of constant size (C_B, section 6.2) are enough whatever the depth: one is
+// filled while the other is reduced. No rank keeps a whole gradient, so every micro-batch reduces:
+// (m + 1) Psi with m micro-batches instead of 2 Psi.
 //
 // One exception: a unit that backward visits twice (the ends: the head first, the lookup last)
 // keeps its whole gradient in a buffer of its own in between, so that it is reduced only once.
@@ -25,12 +25,12 @@ namespace zerobox {
 class Stage2 : public Stage1 {
  public:
   Stage2(Device& device, Communicator& data_parallel, const Layout& layout);
-  void Allocate() override;
+  void AllocateGradients() override;  // the owned part
   Buffer Gradient(ParameterId parameter) override;
 
  protected:
   Held Gradients(const Bucket& bucket) const override;  // the owned part
-  void ReduceBucket(BucketId bucket) override;          // reduce-scatter, in every micro-batch
+  void ReduceBucket(BucketId id) override;              // reduce-scatter, in every micro-batch
   void JoinReductions() override;
 
   // The owned part of a bucket within a buffer that holds only owned parts, without gaps.
@@ -41,13 +41,13 @@ class Stage2 : public Stage1 {
   std::unique_ptr<Event> transient_free_;  // compute -> communication: freed memory may be written
 
  private:
-  void OpenBucket(BucketId bucket);
+  void OpenBucket(BucketId id);
   void RetireOldest();
   bool VisitedTwice(UnitId unit) const;
   int64_t ConstantSize() const;  // C_B, in elements: the largest bucket
 
   int open_buckets_ = 0;                                // buffers of constant size in use: 0, 1, 2
-  std::vector<Buffer> whole_;                           // by bucket, while its gradient is whole
+  std::vector<Buffer> buffers_;                         // by bucket, while its gradient is whole
   std::deque<BucketId> in_flight_;                      // handed to reduce-scatter, oldest first
   std::vector<std::unique_ptr<Event>> bucket_reduced_;  // communication -> compute
 };

@@ -8,11 +8,9 @@ namespace zerobox {
 Stage3::Stage3(Device& device, Communicator& data_parallel, const Layout& layout)
     : Stage2(device, data_parallel, layout), whole_(layout.units()) {}
 
-void Stage3::Allocate() {
+void Stage3::AllocateParameters() {
   parameters_ = device_.Allocate(Region::kPersistent, Category::kParameters, DType::kFloat32,
                                  owned_elements(), "parameter shard");
-  gradients_ = device_.Allocate(Region::kPersistent, Category::kGradients, DType::kFloat32,
-                                owned_elements(), "gradient shard");
 }
 
 void Stage3::Gather(UnitId unit) {

@@ -4,8 +4,8 @@
 // everything: 16/N bytes a parameter in mixed precision.
 //
 // The difference to stage 2: parameters go stale after every use, not after every step. Acquire
-// gathers a unit into transient memory, one unit ahead as before, and Release gives the memory back.
-// At most the ends, the unit in use and the one fetched ahead are whole at once. The unit is
+// gathers a unit into transient memory, one unit ahead as before, and Release gives the memory
+// back. At most the ends, the unit in use and the one fetched ahead are whole at once. The unit is
 // gathered again for backward: 3 Psi (section 7.2.2), less what the step program keeps in between.
 #ifndef ZEROBOX_ZERO_STAGE3_H_
 #define ZEROBOX_ZERO_STAGE3_H_
@@ -19,7 +19,7 @@ namespace zerobox {
 class Stage3 final : public Stage2 {
  public:
   Stage3(Device& device, Communicator& data_parallel, const Layout& layout);
-  void Allocate() override;
+  void AllocateParameters() override;  // the owned part
   void Release(const Visit& visit) override;
   Held Parameters(const Bucket& bucket) const override;  // the owned part
 

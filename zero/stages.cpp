@@ -19,7 +19,8 @@ std::unique_ptr<Stage0> MakeStage(int stage, Device& device, Communicator& data_
   } else {
     zero = std::make_unique<Stage3>(device, data_parallel, layout);
   }
-  zero->Allocate();
+  zero->AllocateParameters();
+  zero->AllocateGradients();
   return zero;
 }
 

@@ -103,12 +103,20 @@ HostDevice::HostDevice(const HostDeviceOptions& options, Abort& abort)
 
 HostDevice::~HostDevice() = default;
 
+void HostDevice::StopStreams() {
+  for (std::unique_ptr<HostStream>& stream : state_->streams) stream.reset();
+}
+
+bool HostDevice::Inline(StreamId stream) const {
+  return stream == StreamId::kCompute && !options_.threaded_compute;
+}
+
 Ops& HostDevice::ops() { return *state_->ops; }
 MemoryPool& HostDevice::memory() { return state_->pool; }
 int HostDevice::threads() const { return state_->team->threads(); }
 
 void HostDevice::Push(StreamId stream, std::function<void()> item) {
-  if (stream == StreamId::kCompute) {
+  if (Inline(stream)) {
     item();
     return;
   }
@@ -129,7 +137,7 @@ void HostDevice::Enqueue(StreamId stream, std::string_view name,
                          std::function<absl::Status()> work) {
   const int64_t id = state_->next_op++;
   if (options_.recorder != nullptr) options_.recorder->OnEnqueue(rank(), stream, name, id);
-  if (stream == StreamId::kCompute) {
+  if (Inline(stream)) {
     RunOp(stream, name, id, work);
     return;
   }
@@ -159,7 +167,7 @@ void HostDevice::Wait(StreamId stream, const Event& event) {
   const std::shared_ptr<Mark> mark = static_cast<const HostEvent&>(event).latest;
   if (mark == nullptr) return;
   if (!options_.drop_wait.empty() && event.name() == options_.drop_wait) return;
-  if (stream == StreamId::kCompute) {
+  if (Inline(stream)) {
     WaitForMark(stream, event.name(), *mark);
     return;
   }

@@ -26,7 +26,9 @@ struct HostDeviceOptions {
   int threads = 1;        // threads of its compute stream, the worker's included
   bool poison = false;    // see MemoryPool::PoisonFreshMemory
   Recorder* recorder = nullptr;
-  std::string drop_wait;  // for tests: Wait ignores events of this name
+  // For tests. The compute stream is a thread too, as on a GPU, so every event is needed.
+  bool threaded_compute = false;
+  std::string drop_wait = {};  // Wait ignores events of this name
 };
 
 class HostDevice final : public Device {
@@ -34,6 +36,9 @@ class HostDevice final : public Device {
   // ResourceExhausted when the machine does not give the memory. `abort` outlives the device.
   static absl::StatusOr<std::unique_ptr<HostDevice>> Make(const HostDeviceOptions& options,
                                                           Abort& abort);
+  // Waits until its streams have done what they have, or at once after an abort; nothing may be
+  // enqueued afterwards. The memory stays for other ranks that may still read it.
+  void StopStreams();
   ~HostDevice() override;  // waits for its streams; after an abort they end at once
 
   std::unique_ptr<Event> MakeEvent(std::string_view name) override;
@@ -79,6 +84,7 @@ class HostDevice final : public Device {
   void RunOp(StreamId stream, std::string_view name, int64_t id,
              const std::function<absl::Status()>& work);
   // Puts `item` into the stream's queue (runs it, on kCompute).
+  bool Inline(StreamId stream) const;  // runs in the worker's thread
   void Push(StreamId stream, std::function<void()> item);
   // Blocks the thread of `waiter` until `mark` is done or the run is aborted.
   void WaitForMark(StreamId waiter, const std::string& name, const Mark& mark);

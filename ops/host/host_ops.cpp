@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "ops/device/host_device.h"
@@ -28,7 +29,7 @@ class DeviceThreads final : public host::Threads {
   HostDevice& device_;
 };
 
-// The compute stream runs inline, so samples can be followed until the call returns.
+// Called in the compute stream's turn, when samples can be followed.
 host::DropoutMask Mask(const Dropout& dropout) {
   return {.p = dropout.p,
           .seed = dropout.seed,
@@ -55,7 +56,7 @@ class HostOps final : public Ops {
 
   void EmbeddingForward(Buffer out, Buffer tokens, Buffer wte, Buffer wpe, SequenceShape shape,
                         const Dropout& dropout) override {
-    Run("embedding_forward", [&] {
+    Run("embedding_forward", [=, this] {
       host::EmbeddingForward(threads_, Floats(out, shape.elements()),
                              Integers(tokens, shape.rows()), Floats(wte, shape.channels),
                              Floats(wpe, shape.positions * shape.channels), shape, Mask(dropout));
@@ -64,7 +65,7 @@ class HostOps final : public Ops {
 
   void EmbeddingBackward(Buffer dwte, Buffer dwpe, Buffer dout, Buffer tokens, SequenceShape shape,
                          const Dropout& dropout) override {
-    Run("embedding_backward", [&] {
+    Run("embedding_backward", [=, this] {
       host::EmbeddingBackward(
           threads_, Floats(dwte, shape.channels), Floats(dwpe, shape.positions * shape.channels),
           Floats(dout, shape.elements()), Integers(tokens, shape.rows()), shape, Mask(dropout));
@@ -73,7 +74,7 @@ class HostOps final : public Ops {
 
   void LayerNormForward(Buffer out, Buffer mean, Buffer rstd, Buffer x, Buffer weight, Buffer bias,
                         int64_t rows, int64_t channels) override {
-    Run("layernorm_forward", [&] {
+    Run("layernorm_forward", [=, this] {
       host::LayerNormForward(threads_, Floats(out, rows * channels), Floats(mean, rows),
                              Floats(rstd, rows), Floats(x, rows * channels),
                              Floats(weight, channels), Floats(bias, channels), rows, channels);
@@ -83,7 +84,7 @@ class HostOps final : public Ops {
   void LayerNormBackward(Buffer dx, Buffer dweight, Buffer dbias, Buffer dout, Buffer x,
                          Buffer mean, Buffer rstd, Buffer weight, int64_t rows,
                          int64_t channels) override {
-    Run("layernorm_backward", [&] {
+    Run("layernorm_backward", [=, this] {
       host::LayerNormBackward(threads_, Floats(dx, rows * channels), Floats(dweight, channels),
                               Floats(dbias, channels), Floats(dout, rows * channels),
                               Floats(x, rows * channels), Floats(mean, rows), Floats(rstd, rows),
@@ -93,7 +94,7 @@ class HostOps final : public Ops {
 
   void LinearForward(Buffer y, Buffer x, Buffer w, Buffer bias, int64_t rows, int64_t in,
                      int64_t out) override {
-    Run("linear_forward", [&] {
+    Run("linear_forward", [=, this] {
       host::LinearForward(threads_, Floats(y, rows * out), Floats(x, rows * in),
                           Floats(w, in * out), Floats(bias, out), rows, in, out);
     });
@@ -101,7 +102,7 @@ class HostOps final : public Ops {
 
   void LinearBackward(Buffer dx, Buffer dw, Buffer dbias, Buffer dy, Buffer x, Buffer w,
                       int64_t rows, int64_t in, int64_t out) override {
-    Run("linear_backward", [&] {
+    Run("linear_backward", [=, this] {
       host::LinearBackward(threads_, Floats(dx, rows * in), Floats(dw, in * out),
                            Floats(dbias, out), Floats(dy, rows * out), Floats(x, rows * in),
                            Floats(w, in * out), rows, in, out);
@@ -110,7 +111,7 @@ class HostOps final : public Ops {
 
   void HeadForward(Buffer logits, Buffer x, Buffer wte, int64_t rows, int64_t channels,
                    int64_t vocabulary) override {
-    Run("head_forward", [&] {
+    Run("head_forward", [=, this] {
       host::HeadForward(threads_, Floats(logits, rows * vocabulary), Floats(x, rows * channels),
                         Floats(wte, vocabulary * channels), rows, channels, vocabulary);
     });
@@ -118,7 +119,7 @@ class HostOps final : public Ops {
 
   void HeadBackward(Buffer dx, Buffer dwte, Buffer dlogits, Buffer x, Buffer wte, int64_t rows,
                     int64_t channels, int64_t vocabulary) override {
-    Run("head_backward", [&] {
+    Run("head_backward", [=, this] {
       host::HeadBackward(threads_, Floats(dx, rows * channels), Floats(dwte, vocabulary * channels),
                          Floats(dlogits, rows * vocabulary), Floats(x, rows * channels),
                          Floats(wte, vocabulary * channels), rows, channels, vocabulary);
@@ -127,7 +128,7 @@ class HostOps final : public Ops {
 
   void AttentionForward(Buffer out, Buffer logsumexp, Buffer qkv, SequenceShape shape,
                         int64_t heads, const Dropout& dropout) override {
-    Run("attention_forward", [&] {
+    Run("attention_forward", [=, this] {
       host::AttentionForward(threads_, Floats(out, shape.elements()),
                              Floats(logsumexp, shape.rows() * heads),
                              Floats(qkv, 3 * shape.elements()), shape, heads, Mask(dropout));
@@ -136,7 +137,7 @@ class HostOps final : public Ops {
 
   void AttentionBackward(Buffer dqkv, Buffer dout, Buffer qkv, Buffer out, Buffer logsumexp,
                          SequenceShape shape, int64_t heads, const Dropout& dropout) override {
-    Run("attention_backward", [&] {
+    Run("attention_backward", [=, this] {
       host::AttentionBackward(threads_, Floats(dqkv, 3 * shape.elements()),
                               Floats(dout, shape.elements()), Floats(qkv, 3 * shape.elements()),
                               Floats(out, shape.elements()),
@@ -145,12 +146,13 @@ class HostOps final : public Ops {
   }
 
   void GeluForward(Buffer out, Buffer x) override {
-    Run("gelu_forward",
-        [&] { host::GeluForward(threads_, Floats(out, x.elements), x.As<float>(), x.elements); });
+    Run("gelu_forward", [=, this] {
+      host::GeluForward(threads_, Floats(out, x.elements), x.As<float>(), x.elements);
+    });
   }
 
   void GeluBackward(Buffer dx, Buffer x, Buffer dout) override {
-    Run("gelu_backward", [&] {
+    Run("gelu_backward", [=, this] {
       host::GeluBackward(threads_, Floats(dx, x.elements), x.As<float>(), Floats(dout, x.elements),
                          x.elements);
     });
@@ -158,7 +160,7 @@ class HostOps final : public Ops {
 
   void ResidualForward(Buffer out, Buffer x, Buffer branch, SequenceShape shape,
                        const Dropout& dropout) override {
-    Run("residual_forward", [&] {
+    Run("residual_forward", [=, this] {
       host::ResidualForward(threads_, Floats(out, shape.elements()), Floats(x, shape.elements()),
                             Floats(branch, shape.elements()), shape, Mask(dropout));
     });
@@ -166,7 +168,7 @@ class HostOps final : public Ops {
 
   void DropoutBackward(Buffer dbranch, Buffer dout, SequenceShape shape,
                        const Dropout& dropout) override {
-    Run("dropout_backward", [&] {
+    Run("dropout_backward", [=, this] {
       host::DropoutBackward(threads_, Floats(dbranch, shape.elements()),
                             Floats(dout, shape.elements()), shape, Mask(dropout));
     });
@@ -174,7 +176,7 @@ class HostOps final : public Ops {
 
   void CrossEntropyForward(Buffer losses, Buffer logits, Buffer targets, int64_t rows,
                            int64_t vocabulary) override {
-    Run("cross_entropy_forward", [&] {
+    Run("cross_entropy_forward", [=, this] {
       host::CrossEntropyForward(threads_, Floats(losses, rows), Floats(logits, rows * vocabulary),
                                 Integers(targets, rows), rows, vocabulary);
     });
@@ -182,7 +184,7 @@ class HostOps final : public Ops {
 
   void CrossEntropyBackward(Buffer logits, Buffer targets, int64_t rows, int64_t vocabulary,
                             float scale) override {
-    Run("cross_entropy_backward", [&] {
+    Run("cross_entropy_backward", [=, this] {
       host::CrossEntropyBackward(threads_, Floats(logits, rows * vocabulary),
                                  Integers(targets, rows), rows, vocabulary, scale);
     });
@@ -190,38 +192,41 @@ class HostOps final : public Ops {
 
   void AccumulateSum(Buffer sum, Buffer x) override {
     Run("accumulate_sum",
-        [&] { host::AccumulateSum(threads_, sum.As<double>(), x.As<float>(), x.elements); });
+        [=, this] { host::AccumulateSum(threads_, sum.As<double>(), x.As<float>(), x.elements); });
   }
 
   void AccumulateSquares(Buffer sum, Buffer x) override {
-    Run("accumulate_squares",
-        [&] { host::AccumulateSquares(threads_, sum.As<double>(), x.As<float>(), x.elements); });
+    Run("accumulate_squares", [=, this] {
+      host::AccumulateSquares(threads_, sum.As<double>(), x.As<float>(), x.elements);
+    });
   }
 
   void Add(Buffer to, Buffer from) override {
-    Run("add",
-        [&] { host::Add(threads_, Floats(to, from.elements), from.As<float>(), from.elements); });
+    Run("add", [=, this] {
+      host::Add(threads_, Floats(to, from.elements), from.As<float>(), from.elements);
+    });
   }
 
   void Fill(Buffer out, float value) override {
-    Run("fill", [&] { host::Fill(threads_, out.As<float>(), out.elements, value); });
+    Run("fill", [=, this] { host::Fill(threads_, out.As<float>(), out.elements, value); });
   }
 
   void FillNormal(Buffer out, uint64_t seed, uint64_t stream, int64_t first,
                   float stddev) override {
-    Run("fill_normal", [&] {
+    Run("fill_normal", [=, this] {
       host::FillNormal(threads_, out.As<float>(), out.elements, seed, stream, first, stddev);
     });
   }
 
   void PrepareStep(Buffer state, Buffer sums, const OptimizerSettings& settings) override {
-    Run("prepare_step",
-        [&] { zerobox::PrepareStep(State(state), sums.As<double>(), sums.elements, settings); });
+    Run("prepare_step", [=, this] {
+      zerobox::PrepareStep(State(state), sums.As<double>(), sums.elements, settings);
+    });
   }
 
   void AdamW(Buffer parameters, Buffer gradients, Buffer m, Buffer v, bool decay, Buffer state,
              const OptimizerSettings& settings) override {
-    Run("adamw", [&] {
+    Run("adamw", [=, this] {
       const int64_t n = parameters.elements;
       host::AdamW(threads_, parameters.As<float>(), Floats(gradients, n), Floats(m, n),
                   Floats(v, n), n, decay, State(state), settings);
@@ -234,15 +239,13 @@ class HostOps final : public Ops {
     return *reinterpret_cast<StepState*>(buffer.data);
   }
 
-  // Runs `kernel` in its turn on the compute stream, which is now; by reference, so that nothing
-  // is allocated.
+  // Runs `kernel`, which has copies of its arguments, in its turn on the compute stream.
   template <typename Kernel>
-  void Run(std::string_view name, const Kernel& kernel) {
-    const auto work = [&kernel] {
+  void Run(std::string_view name, Kernel kernel) {
+    device_.Enqueue(StreamId::kCompute, name, [kernel = std::move(kernel)] {
       kernel();
       return absl::OkStatus();
-    };
-    device_.Enqueue(StreamId::kCompute, name, std::ref(work));
+    });
   }
 
   HostDevice& device_;

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The stage changes who keeps what, never the mathematics: losses, gradient norms and trained
+// parameters are compared bit by bit, and each run shows by its own counters that it was what its
+// settings say.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/small_run.h"
+
+namespace zerobox {
+namespace {
+
+constexpr int64_t kDefaultBucket = int64_t{25} << 20;
+constexpr int64_t kOneParameter = 1;
+// 101*33 + 17*33 + 2*33 + 2*(12*33*33 + 13*33).
+constexpr int64_t kPsi = 30954;
+
+std::vector<uint64_t> Bits(const RunResult& result) {
+  std::vector<uint64_t> bits;
+  for (const StepMetrics& step : result.step_metrics) {
+    bits.push_back(std::bit_cast<uint64_t>(step.loss));
+    bits.push_back(std::bit_cast<uint64_t>(step.grad_norm));
+    bits.push_back(std::bit_cast<uint64_t>(step.clip));
+  }
+  return bits;
+}
+
+// What only a run of this stage with these buckets does.
+void ExpectWitness(const SmallRun& run, const TrainSettings& settings) {
+  const int64_t n = settings.devices;
+  const int64_t padded = kPsi + run.plan.padding;
+  const int stage = n == 1 ? 0 : settings.zero_stage;
+  const int64_t buckets = settings.bucket_bytes == kOneParameter ? 4 + 2 * 12 : 3;
+  const int64_t m = settings.grad_accum;
+  for (int rank = 0; rank < n; ++rank) {
+    EXPECT_EQ(LiveBytes(run, rank, Category::kParameters), 4 * padded / (stage == 3 ? n : 1));
+    EXPECT_EQ(LiveBytes(run, rank, Category::kGradients), 4 * padded / (stage >= 2 ? n : 1));
+    EXPECT_EQ(LiveBytes(run, rank, Category::kOptimizerStates), 8 * padded / (stage >= 1 ? n : 1));
+    EXPECT_EQ(Counted(run, rank, Collective::kAllReduce).calls, stage == 0 && n > 1 ? buckets : 0);
+    EXPECT_EQ(Counted(run, rank, Collective::kReduceScatter).calls, stage == 0   ? 0
+                                                                    : stage == 1 ? buckets
+                                                                                 : m * buckets);
+    const int64_t ends = settings.bucket_bytes == kOneParameter ? 4 : 1;
+    const int64_t block = settings.bucket_bytes == kOneParameter ? 12 : 1;
+    // Stage 3: the ends twice, the first block twice, the last block once.
+    const int64_t gathers = stage == 0 ? 0 : stage < 3 ? buckets : m * (2 * ends + 3 * block);
+    EXPECT_EQ(Counted(run, rank, Collective::kAllGather).calls, gathers);
+  }
+}
+
+SmallRun RunAndWitness(const TrainSettings& settings) {
+  SmallRun run = RunSmall(settings);
+  EXPECT_TRUE(run.result.status.ok()) << run.result.status;
+  EXPECT_EQ(run.result.steps, settings.steps);
+  if (run.result.status.ok()) ExpectWitness(run, settings);
+  return run;
+}
+
+// A batch of more devices has a smaller gradient; this threshold is near the middle of its norms.
+struct Case {
+  int devices;
+  double clip_norm;
+};
+class Equality : public testing::TestWithParam<Case> {};
+
+TEST_P(Equality, StageAndBucketsDoNotChangeABit) {
+  TrainSettings settings = SmallSettings();
+  settings.devices = GetParam().devices;
+  settings.optimizer.clip_norm = GetParam().clip_norm;
+  const SmallRun reference = RunAndWitness(settings);
+  const auto clipped =
+      std::count_if(reference.result.step_metrics.begin(), reference.result.step_metrics.end(),
+                    [](const StepMetrics& step) { return step.clip < 1; });
+  EXPECT_GE(clipped, 10) << "clipping must act in a third of the steps";
+  EXPECT_LT(clipped, 30) << "and not in all";
+  EXPECT_LT(reference.result.step_metrics.back().loss,
+            reference.result.step_metrics.front().loss - 0.1);
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int64_t bucket_bytes : {kDefaultBucket, kOneParameter}) {
+      SCOPED_TRACE(testing::Message() << "stage " << stage << ", bucket_bytes " << bucket_bytes);
+      settings.zero_stage = stage;
+      settings.bucket_bytes = bucket_bytes;
+      const SmallRun run = RunAndWitness(settings);
+      EXPECT_EQ(Bits(run.result), Bits(reference.result));
+      EXPECT_EQ(run.parameters, reference.parameters);
+    }
+  }
+}
+
+TEST_P(Equality, StagesThatReduceAlikeAgreeToTheBitOverMicroBatches) {
+  TrainSettings settings = SmallSettings();
+  settings.devices = GetParam().devices;
+  settings.optimizer.clip_norm = GetParam().clip_norm;
+  settings.grad_accum = 3;
+  for (const int first_stage : {0, 2}) {
+    settings.zero_stage = first_stage;
+    settings.bucket_bytes = kDefaultBucket;
+    const SmallRun reference = RunAndWitness(settings);
+    for (const int stage : {first_stage, first_stage + 1}) {
+      for (const int64_t bucket_bytes : {kDefaultBucket, kOneParameter}) {
+        SCOPED_TRACE(testing::Message() << "stage " << stage << ", bucket_bytes " << bucket_bytes);
+        settings.zero_stage = stage;
+        settings.bucket_bytes = bucket_bytes;
+        const SmallRun run = RunAndWitness(settings);
+        EXPECT_EQ(Bits(run.result), Bits(reference.result));
+        EXPECT_EQ(run.parameters, reference.parameters);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Equality,
+                         testing::Values(Case{1, 2.7}, Case{2, 1.95}, Case{3, 1.66}, Case{4, 1.47},
+                                         Case{7, 1.12}, Case{8, 1.08}),
+                         [](const auto& info) { return std::to_string(info.param.devices); });
+
+// The same global batch, cut differently: sums are taken in another order, so equal to rounding.
+void ExpectClose(const RunResult& run, const RunResult& reference) {
+  ASSERT_TRUE(run.status.ok()) << run.status;
+  ASSERT_EQ(run.step_metrics.size(), reference.step_metrics.size());
+  for (size_t i = 0; i < run.step_metrics.size(); ++i) {
+    const double tolerance = i < 5 ? 1e-5 : 1e-4;
+    EXPECT_TRUE(std::abs(run.step_metrics[i].loss - reference.step_metrics[i].loss) <= tolerance)
+        << "step " << i + 1 << ": " << run.step_metrics[i].loss << ", "
+        << reference.step_metrics[i].loss;
+  }
+}
+
+TEST(GlobalBatch, CutOverDevicesAndMicroBatchesGivesTheSameLossesToRounding) {
+  constexpr int64_t kGlobalBatch = 12;
+  TrainSettings settings = SmallSettings();
+  SyntheticDataset dataset(settings.model.seq_len, settings.model.vocab_size);
+  dataset.IgnoreTargets(RandomlyIgnored);
+  settings.devices = 1;
+  settings.micro_batch = kGlobalBatch;
+  const SmallRun reference = RunSmall(settings, dataset, {});
+  ASSERT_TRUE(reference.result.status.ok()) << reference.result.status;
+  for (const int devices : {1, 2, 3, 4, 6}) {
+    for (const int64_t micro_batches : {1, 2, 3, 4}) {
+      if (kGlobalBatch % (devices * micro_batches) != 0) continue;
+      SCOPED_TRACE(testing::Message()
+                   << devices << " devices, " << micro_batches << " micro-batches");
+      settings.devices = devices;
+      settings.grad_accum = micro_batches;
+      settings.micro_batch = kGlobalBatch / (devices * micro_batches);
+      settings.zero_stage = devices == 1 ? 0 : 3;
+      const SmallRun run = RunSmall(settings, dataset, {});
+      ExpectClose(run.result, reference.result);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zerobox

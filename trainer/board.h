@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Board: where the workers of a run post what they measured; once all ranks have posted a step, it
+// becomes metrics. With StopPoint, the only thing they share besides the collectives.
+#ifndef ZEROBOX_TRAINER_BOARD_H_
+#define ZEROBOX_TRAINER_BOARD_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "data/dataset.h"
+#include "trainer/replica.h"
+#include "trainer/results.h"
+#include "trainer/train.h"
+
+namespace zerobox {
+
+// Thread-safe. Every rank posts every step and every evaluation, in order.
+class Board {
+ public:
+  Board(const TrainSettings& settings, const Dataset& dataset, RunObserver* observer);
+  // `targets`: those of the whole global batch.
+  void PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t targets);
+  // This rank's share of an evaluation.
+  void PostEval(int rank, int64_t step, double loss_sum, int64_t targets);
+  // After the workers have joined.
+  void MoveTo(RunResult& result);
+
+ private:
+  const TrainSettings& settings_;
+  const Dataset& dataset_;
+  RunObserver* observer_;
+  std::mutex mutex_;
+  std::vector<double> step_losses_, eval_losses_;  // by rank: sums are taken in rank order
+  std::vector<int64_t> eval_targets_;
+  int steps_posted_ = 0, evals_posted_ = 0;  // ranks
+  std::chrono::steady_clock::time_point last_step_;
+  std::vector<StepMetrics> steps_;
+  std::vector<EvalMetrics> evals_;
+};
+
+// Decides, for all ranks alike, after which step a run ends that was asked to stop. Thread-safe.
+class StopPoint {
+ public:
+  StopPoint(int64_t steps, const std::function<int()>& stop_signal);
+  // Whether to run `step`, which the calling rank is about to begin.
+  bool Continue(int64_t step);
+  int signal() const { return signal_; }
+
+ private:
+  const std::function<int()>& stop_signal_;
+  std::mutex mutex_;
+  int64_t last_;         // the last step of the run
+  int64_t started_ = 0;  // by the rank that is furthest
+  int signal_ = 0;
+};
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_TRAINER_BOARD_H_

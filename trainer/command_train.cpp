@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// zerobox train: flags -> settings -> plan -> data -> run folder -> run -> tables and files. All
+// that can be refused is refused before the run folder is made.
+#include <csignal>
+#include <ctime>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "data/count_model.h"
+#include "data/dataset.h"
+#include "ops/host/matmul.h"
+#include "trainer/command_line.h"
+#include "trainer/commands.h"
+#include "trainer/help.h"
+#include "trainer/resolve.h"
+#include "trainer/run_folder.h"
+#include "trainer/screen.h"
+#include "trainer/signals.h"
+#include "trainer/tables.h"
+#include "trainer/train.h"
+
+namespace zerobox {
+namespace {
+
+// Shows and writes what a run reports while it goes on.
+class Reporter final : public RunObserver {
+ public:
+  Reporter(Screen& screen, RunFolder& folder, int64_t steps)
+      : screen_(screen), folder_(folder), progress_(screen, steps) {}
+  void OnStep(const StepMetrics& metrics) override {
+    folder_.Append(metrics);
+    progress_.OnStep(metrics);
+  }
+  void OnEval(const EvalMetrics& metrics) override {
+    folder_.Append(metrics);
+    screen_.Print(EvalText(metrics, screen_.style()));
+  }
+
+ private:
+  Screen& screen_;
+  RunFolder& folder_;
+  Progress progress_;
+};
+
+bool Fits(const TrainSettings& settings, const RunPlan& plan) {
+  return LargestReservation(plan) <= settings.device_memory_bytes;
+}
+
+// Other settings that train the same model on the same global batch, and what they need. A plan
+// allocates nothing, so trying them is cheap.
+std::string WhatWouldFit(const TrainSettings& settings) {
+  std::vector<std::string> lines;
+  const auto attempt = [&](const std::string& flags, const TrainSettings& other) {
+    const absl::StatusOr<RunPlan> plan = PlanRun(other);
+    if (!plan.ok()) return;
+    lines.push_back(absl::StrCat("  ", Left(flags, 40), " needs ",
+                                 Left(HumanBytes(LargestReservation(*plan)), 9),
+                                 Fits(other, *plan) ? "  fits" : "  still too much"));
+  };
+  for (int stage = settings.zero_stage + 1; stage <= 3 && settings.devices > 1; ++stage) {
+    TrainSettings other = settings;
+    other.zero_stage = stage;
+    attempt(absl::StrCat("--zero_stage=", stage), other);
+  }
+  if (settings.micro_batch > 1) {
+    TrainSettings other = settings;
+    other.micro_batch = 1;
+    other.grad_accum = settings.grad_accum * settings.micro_batch;
+    const std::string flags = absl::StrCat("--micro_batch=1 --grad_accum=", other.grad_accum);
+    attempt(flags, other);
+    if (settings.zero_stage < 3 && settings.devices > 1) {
+      other.zero_stage = 3;
+      attempt(absl::StrCat("--zero_stage=3 ", flags), other);
+    }
+  }
+  return absl::StrCat("What would help, for the same model and batch:\n",
+                      absl::StrJoin(lines, "\n"), lines.empty() ? "" : "\n",
+                      "  otherwise a smaller --seq_len, --n_layer or --n_embd, or a larger "
+                      "--device_memory\n");
+}
+
+absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
+  const int64_t needed = LargestReservation(plan);
+  if (!Fits(settings, plan)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the run does not fit: it needs ", HumanBytes(needed), " (", WithCommas(needed),
+        " bytes) on a device, --device_memory is ", HumanBytes(settings.device_memory_bytes), " (",
+        WithCommas(settings.device_memory_bytes), " bytes)"));
+  }
+  const int64_t all = std::accumulate(
+      plan.ranks.begin(), plan.ranks.end(), int64_t{0}, [](int64_t sum, const RankPlan& rank) {
+        return sum + std::accumulate(rank.regions.begin(), rank.regions.end(), int64_t{0});
+      });
+  if (all > machine.available_memory) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the run does not fit: its ", settings.devices, " devices need ",
+                     HumanBytes(all), " (", WithCommas(all), " bytes) together, this machine has ",
+                     HumanBytes(machine.available_memory), " free"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBatch(const TrainSettings& settings, const Dataset& dataset) {
+  if (settings.global_batch() <= dataset.train_sequences()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--data=", settings.data, ": wanted at least one global batch of ", settings.micro_batch,
+      " micro_batch x ", settings.grad_accum, " grad_accum x ", settings.devices,
+      " devices = ", settings.global_batch(), " sequences, found ", dataset.train_sequences(),
+      " of ", settings.model.seq_len,
+      " tokens to train on; give more data, or lower --micro_batch, --grad_accum, --devices or "
+      "--seq_len"));
+}
+
+class TrainCommand {
+ public:
+  explicit TrainCommand(Screen& screen) : screen_(screen) {}
+
+  int Run(const CommandLine& line) {
+    absl::StatusOr<ResolvedTrain> resolved = ResolveTrain(line, machine_);
+    if (!resolved.ok()) return Refuse(resolved.status());
+    resolved_ = *std::move(resolved);
+    if (!settings().out.empty()) {
+      if (absl::Status status = RunFolder::Check(settings().out); !status.ok())
+        return Refuse(status);
+    }
+    absl::StatusOr<RunPlan> plan = PlanRun(settings());
+    if (!plan.ok()) return Refuse(plan.status());
+    plan_ = *std::move(plan);
+    if (!settings().data.empty()) {
+      if (absl::Status status = OpenData(); !status.ok()) return Refuse(status);
+    }
+    if (settings().dry_run) return DryRun();
+    if (absl::Status status = CheckFit(settings(), plan_, machine_); !status.ok()) {
+      return RefuseToFit(status);
+    }
+    if (absl::Status status = LoadMatmul(); !status.ok()) return Refuse(status);
+    if (StopSignal() != 0) return kStoppedBySignal + StopSignal();
+    return Train();
+  }
+
+ private:
+  TrainSettings& settings() { return resolved_.settings; }
+
+  int Refuse(const absl::Status& status) {
+    screen_.Say(std::string(status.message()));
+    return kRefused;
+  }
+
+  int RefuseToFit(const absl::Status& status) {
+    screen_.Print(MemoryTable(settings(), plan_, {}, screen_.style()));
+    screen_.Say(absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(settings())));
+    return kRefused;
+  }
+
+  absl::Status OpenData() {
+    absl::StatusOr<std::unique_ptr<Dataset>> dataset =
+        Dataset::Open({.train = settings().data,
+                       .validation = settings().val_data,
+                       .sequence_length = settings().model.seq_len,
+                       .vocabulary = settings().model.vocab_size,
+                       .seed = settings().seed});
+    if (!dataset.ok()) return dataset.status();
+    dataset_ = *std::move(dataset);
+    facts_ = {.train_tokens = dataset_->train_tokens(),
+              .train_sequences = dataset_->train_sequences(),
+              .validation_sequences = dataset_->validation_sequences()};
+    return CheckBatch(settings(), *dataset_);
+  }
+
+  std::string HeaderText() {
+    return Header(settings(), resolved_.model, plan_, dataset_ ? &facts_ : nullptr,
+                  screen_.style());
+  }
+
+  int DryRun() {
+    const Style style = screen_.style();
+    screen_.Print(HeaderText());
+    screen_.Print(FlagsTable(resolved_.flags, style));
+    screen_.Print(ProgramTable(settings(), plan_, style));
+    screen_.Print(MemoryTable(settings(), plan_, {}, style));
+    screen_.Print(TrafficTable(plan_, {}, style));
+    if (absl::Status status = CheckFit(settings(), plan_, machine_); !status.ok()) {
+      screen_.Say(absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(settings())));
+      return kRefused;
+    }
+    screen_.Print("\nA dry run: nothing was trained, nothing was written.\n");
+    return screen_.out_ok() ? kDone : kRefused;
+  }
+
+  DerivedNumbers Derived() {
+    const int64_t tokens = settings().global_batch() * settings().model.seq_len;
+    return {{"parameters", plan_.parameters},
+            {"padding", plan_.padding},
+            {"global_batch", settings().global_batch()},
+            {"tokens_per_step", tokens},
+            {"train_tokens", facts_.train_tokens},
+            {"train_sequences", facts_.train_sequences},
+            {"validation_sequences", facts_.validation_sequences},
+            {"threads_per_device", settings().threads_per_device()},
+            {"reserved_bytes", LargestReservation(plan_)}};
+  }
+
+  absl::Status MakeFolder() {
+    absl::StatusOr<std::unique_ptr<RunFolder>> folder =
+        RunFolder::Create(settings().out, ShortName(settings()), std::time(nullptr));
+    if (!folder.ok()) return folder.status();
+    folder_ = *std::move(folder);
+    settings().out = folder_->path();
+    for (ResolvedFlag& flag : resolved_.flags) {
+      if (flag.name == "out") flag.value = settings().out;
+    }
+    folder_->WriteConfig(resolved_.flags, Derived());
+    screen_.LogTo([this](std::string_view text) { folder_->Log(text); });
+    return folder_->status();
+  }
+
+  int Train() {
+    if (absl::Status status = MakeFolder(); !status.ok()) return Refuse(status);
+    screen_.Print(HeaderText());
+    screen_.Print(
+        absl::StrCat("  ", screen_.style().Dim(Left("files", 10)), settings().out, "/\n\n"));
+    Reporter reporter(screen_, *folder_, settings().steps);
+    const RunResult result = zerobox::Train(settings(), plan_, *dataset_, &reporter, StopSignal);
+    const bool measured = result.ranks.size() == plan_.ranks.size();
+    if (measured) {
+      folder_->WriteMemory(plan_, result.ranks);
+      folder_->WriteCommunication(plan_, result.ranks);
+    }
+    int code = kDone;
+    if (!result.status.ok()) {
+      code = ReportFailure(result);
+    } else {
+      if (measured) ShowResult(result);
+      if (result.stopped_by_signal != 0) {
+        screen_.Say(absl::StrCat("stopped by ",
+                                 result.stopped_by_signal == SIGINT ? "Ctrl-C" : "SIGTERM",
+                                 " after step ", result.steps, "; everything up to it is written"));
+        code = kStoppedBySignal + result.stopped_by_signal;
+      }
+    }
+    if (!folder_->status().ok()) {
+      screen_.Say(std::string(folder_->status().message()));
+      if (code == kDone) code = kWorkerFailed;
+    }
+    screen_.LogTo([](std::string_view) {});
+    return code;
+  }
+
+  int ReportFailure(const RunResult& result) {
+    std::string message =
+        absl::StrCat("a worker failed after step ", result.steps, ": ", result.status.message());
+    for (size_t rank = 0; rank < result.where.size(); ++rank) {
+      absl::StrAppend(&message, "\n  device ", rank, ": ", result.where[rank]);
+    }
+    screen_.Say(message);
+    return kWorkerFailed;
+  }
+
+  void ShowResult(const RunResult& result) {
+    const Style style = screen_.style();
+    if (result.stopped_by_signal == 0 && settings().sample_bytes > 0) ShowSample();
+    screen_.Print(MemoryTable(settings(), plan_, result.ranks, style));
+    screen_.Print(TrafficTable(plan_, result.ranks, style));
+    if (result.stopped_by_signal == 0) ShowYardsticks(result);
+    if (result.skipped > 0) {
+      screen_.Print(absl::StrCat("\nSkipped ", result.skipped, " of ", result.steps,
+                                 " steps: their gradient norm was not finite.\n"));
+    }
+    const std::string sample = settings().out.starts_with("runs/")
+                                   ? "zerobox sample"
+                                   : absl::StrCat("zerobox sample --run=", settings().out);
+    screen_.Print(absl::StrCat("\n", style.Bold("Files in " + settings().out), "\n",
+                               "  model.safetensors    the trained model (", sample, ")\n",
+                               "  metrics.jsonl        every step and evaluation\n",
+                               "  memory.json          the memory table, for every device\n",
+                               "  communication.json   the traffic table, for every device\n",
+                               "  config.json          every setting and where it came from\n",
+                               "  log.txt              what you see here\n"));
+  }
+
+  void ShowSample() {
+    const absl::StatusOr<std::string> text = Sample({.run = settings().out,
+                                                     .prompt = "\n",
+                                                     .bytes = settings().sample_bytes,
+                                                     .seed = settings().seed,
+                                                     .threads = settings().threads});
+    if (!text.ok()) {
+      screen_.Say(absl::StrCat("no sample: ", text.status().message()));
+      return;
+    }
+    screen_.Print(absl::StrCat("\n", screen_.style().Bold("What the model writes"), "\n",
+                               SampleBlock(*text, screen_.style())));
+  }
+
+  void ShowYardsticks(const RunResult& result) {
+    if (result.eval_metrics.empty()) return;
+    const std::vector<int64_t> sequences = EvaluationSequences(settings(), *dataset_);
+    std::vector<Yardstick> yardsticks;
+    for (int context = 0; context <= 2; ++context) {
+      const absl::StatusOr<double> loss = CountModelLoss(
+          *dataset_, settings().model.seq_len, settings().model.vocab_size, context, sequences);
+      if (!loss.ok()) continue;  // a vocabulary too large to count pairs in
+      yardsticks.push_back(
+          {absl::StrCat("counting, ", context, context == 1 ? " token" : " tokens", " of context"),
+           *loss});
+    }
+    yardsticks.push_back({absl::StrFormat("this model after %d steps", result.steps),
+                          result.eval_metrics.back().val_loss, /*ours=*/true});
+    screen_.Print(YardstickTable(yardsticks, screen_.style()));
+  }
+
+  Screen& screen_;
+  const Machine machine_ = ThisMachine();
+  ResolvedTrain resolved_;
+  RunPlan plan_;
+  std::unique_ptr<Dataset> dataset_;
+  DataFacts facts_;
+  std::unique_ptr<RunFolder> folder_;
+};
+
+}  // namespace
+
+int TrainProgram(std::span<const std::string> arguments) {
+  Screen screen(OptionsOfThisProcess());
+  const absl::StatusOr<CommandLine> line = ParseArguments(kTrainCommand, arguments);
+  if (!line.ok()) {
+    screen.Say(std::string(line.status().message()));
+    return kRefused;
+  }
+  if (line->help || line->version) {
+    screen.Print(line->help ? FlagsHelp(kTrainCommand) : VersionText());
+    return screen.out_ok() ? kDone : kRefused;
+  }
+  CatchStopSignals();
+  return TrainCommand(screen).Run(*line);
+}
+
+}  // namespace zerobox

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// model.safetensors: the whole parameters by GPT-2's names, and the model's shape as metadata.
+#ifndef ZEROBOX_TRAINER_MODEL_FILE_H_
+#define ZEROBOX_TRAINER_MODEL_FILE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "checkpoints/safetensors.h"
+#include "trainer/settings.h"
+
+namespace zerobox {
+
+std::string ModelPath(const std::string& run_folder);
+// For writing the parameters in the order of GptParameters.
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> CreateModelFile(const std::string& run_folder,
+                                                                   const ModelConfig& config);
+// The shape of a model that CreateModelFile wrote; InvalidArgument says what is missing or absurd.
+absl::StatusOr<ModelConfig> ReadModelConfig(const SafetensorsReader& reader);
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_TRAINER_MODEL_FILE_H_

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/replica.h"
+
+#include <vector>
+
+#include "ops/ops.h"
+#include "trainer/step_programs.h"
+
+namespace zerobox {
+
+Replica::Replica(Device& device, Communicator& communicator, const Layout& layout,
+                 const TrainSettings& settings)
+    : device_(device),
+      layout_(layout),
+      settings_(settings),
+      training_(TrainingProgram(settings.model.n_layer)),
+      forward_(ForwardProgram(settings.model.n_layer)),
+      reading_(ReadingProgram(settings.model.n_layer)),
+      model_(device, settings.model, layout, settings.dropout, settings.seed),
+      zero_(MakeStage(settings.zero_stage, device, communicator, layout)),
+      states_(device, zero_->owned_elements(), settings.optimizer),
+      feed_(device, settings.micro_batch, settings.model.seq_len),
+      loss_sum_(device.Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64, 1,
+                                "loss sum")),
+      results_ready_(device.MakeEvent("results ready")),
+      results_read_(device.MakeEvent("results read")) {}
+
+void Replica::InitializeWeights() {
+  for (const Bucket& bucket : layout_.buckets()) {
+    const Held held = zero_->Parameters(bucket);
+    for (int i = 0; i < bucket.parameters; ++i) {
+      const ParameterId parameter = bucket.first_parameter + i;
+      const Range range = layout_.Parameter(parameter);
+      const Range part = Intersection(range, held.range);
+      if (part.size() == 0) continue;
+      const InitialValue initial = InitialValueOf(settings_.model, parameter);
+      if (initial.stddev == 0) {
+        device_.ops().Fill(held.Slice(part), initial.constant);
+      } else {
+        device_.ops().FillNormal(held.Slice(part), settings_.seed, parameter,
+                                 part.begin - range.begin, static_cast<float>(initial.stddev));
+      }
+    }
+  }
+}
+
+void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
+  device_.Zero(StreamId::kCompute, loss_sum_);
+  for (int64_t i = 0; i < settings_.grad_accum; ++i) {
+    if (fill) fill(i, feed_.Next());
+    const Batch batch = feed_.Upload(settings_.micro_batch, settings_.model.seq_len);
+    RunMicroBatch({.index = i, .first = i == 0, .last = i == settings_.grad_accum - 1}, batch,
+                  loss_scale);
+    feed_.Done();
+  }
+  zero_->Step(states_);
+  device_.Record(*results_ready_, StreamId::kCompute);
+  device_.Wait(StreamId::kToHost, *results_ready_);
+  device_.CopyToHost(StreamId::kToHost, &outcome_.loss_sum, loss_sum_);
+  device_.CopyToHost(StreamId::kToHost, &outcome_.state, states_.step_state());
+  device_.Record(*results_read_, StreamId::kToHost);
+}
+
+void Replica::RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale) {
+  zero_->Begin(training_, where);
+  MicroBatchInFlight micro_batch = model_.Begin(batch, /*training=*/true);
+  for (const Visit& visit : training_) {
+    const Buffer w = zero_->Acquire(visit);
+    if (visit.pass == Pass::kForward) {
+      model_.Forward(visit, w, micro_batch, loss_sum_);
+    } else {
+      model_.Backward(visit, w, micro_batch, *zero_, loss_scale);
+    }
+    zero_->Release(visit);
+  }
+}
+
+absl::StatusOr<StepOutcome> Replica::Outcome() {
+  if (absl::Status status = device_.HostWait(*results_read_); !status.ok()) return status;
+  return outcome_;
+}
+
+absl::StatusOr<double> Replica::EvaluateBatch(const FillBatch& fill) {
+  device_.Zero(StreamId::kCompute, loss_sum_);
+  if (fill) fill(feed_.Next());
+  const Batch batch = feed_.Upload(settings_.micro_batch, settings_.model.seq_len);
+  zero_->Begin(forward_, {});
+  MicroBatchInFlight micro_batch = model_.Begin(batch, /*training=*/false);
+  for (const Visit& visit : forward_) {
+    const Buffer w = zero_->Acquire(visit);
+    model_.Forward(visit, w, micro_batch, loss_sum_);
+    zero_->Release(visit);
+  }
+  model_.End(micro_batch);
+  feed_.Done();
+  double loss_sum = 0;
+  device_.Record(*results_ready_, StreamId::kCompute);
+  device_.Wait(StreamId::kToHost, *results_ready_);
+  device_.CopyToHost(StreamId::kToHost, &loss_sum, loss_sum_);
+  device_.Record(*results_read_, StreamId::kToHost);
+  if (absl::Status status = device_.HostWait(*results_read_); !status.ok()) return status;
+  return loss_sum;
+}
+
+absl::Status Replica::ReadParameters(const ParameterSink& sink) {
+  zero_->Begin(reading_, {});
+  for (const Visit& visit : reading_) {
+    const Buffer w = zero_->Acquire(visit);
+    absl::Status status = sink ? ReadUnit(visit.unit, w, sink) : device_.status();
+    zero_->Release(visit);
+    if (!status.ok()) {
+      device_.Fail(status);
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Replica::ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink) {
+  const Range whole = layout_.Unit(unit);
+  for (const Bucket& bucket : layout_.Buckets(unit)) {
+    for (int i = 0; i < bucket.parameters; ++i) {
+      const ParameterId parameter = bucket.first_parameter + i;
+      const Range range = layout_.Parameter(parameter);
+      std::vector<float> values(range.size());
+      device_.Record(*results_ready_, StreamId::kCompute);  // the unit is gathered
+      device_.Wait(StreamId::kToHost, *results_ready_);
+      device_.CopyToHost(StreamId::kToHost, values.data(), Held{whole, w}.Slice(range));
+      device_.Record(*results_read_, StreamId::kToHost);
+      absl::Status status = device_.HostWait(*results_read_);
+      if (status.ok()) status = sink(parameter, values.data());
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace zerobox

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Replica: one rank's model, ZeRO stage and optimizer on one device, and the training loop's body.
+// The same code runs on a real device and, for the plan, on one that only counts.
+#ifndef ZEROBOX_TRAINER_REPLICA_H_
+#define ZEROBOX_TRAINER_REPLICA_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ops/collectives/communicator.h"
+#include "ops/device/device.h"
+#include "trainer/batch_feed.h"
+#include "trainer/gpt.h"
+#include "trainer/settings.h"
+#include "zero/stages.h"
+
+namespace zerobox {
+
+// What the host learns of one step.
+struct StepOutcome {
+  double loss_sum = 0;  // over this rank's target tokens, nats
+  StepState state;
+};
+
+// Fills a micro-batch; empty when planning.
+using FillMicroBatch = std::function<void(int64_t micro_batch, HostBatch& batch)>;
+using FillBatch = std::function<void(HostBatch& batch)>;
+// Receives a whole parameter in host memory.
+using ParameterSink = std::function<absl::Status(ParameterId parameter, const float* values)>;
+
+// Used by the worker thread of its device. Device, communicator and layout outlive it.
+class Replica {
+ public:
+  Replica(Device& device, Communicator& communicator, const Layout& layout,
+          const TrainSettings& settings);
+
+  void InitializeWeights();
+  // Enqueues one step: every micro-batch forward and backward, then the update. The gradient is
+  // that of the sum of the losses times `loss_scale`.
+  void TrainStep(const FillMicroBatch& fill, float loss_scale);
+  // Waits for the latest TrainStep.
+  absl::StatusOr<StepOutcome> Outcome();
+  // The sum of the losses of one batch.
+  absl::StatusOr<double> EvaluateBatch(const FillBatch& fill);
+  // Gathers every parameter in turn, on all ranks together; hands it over where `sink` is set.
+  absl::Status ReadParameters(const ParameterSink& sink);
+
+ private:
+  void RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale);
+  absl::Status ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink);
+
+  Device& device_;
+  const Layout& layout_;
+  const TrainSettings settings_;
+  const StepProgram training_, forward_, reading_;
+  Gpt model_;
+  std::unique_ptr<Stage0> zero_;
+  OptimizerStates states_;
+  BatchFeed feed_;
+  Buffer loss_sum_;                       // fp64 (1)
+  StepOutcome outcome_;                   // host memory that the results are copied to
+  std::unique_ptr<Event> results_ready_;  // compute -> to_host: loss and step state are final
+  std::unique_ptr<Event> results_read_;   // to_host -> host: and copied
+};
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_TRAINER_REPLICA_H_

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/resolve.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace zerobox {
+namespace {
+
+constexpr std::pair<std::string_view, ModelConfig> kPresets[] = {
+    {"tiny", {.n_layer = 4, .n_head = 4, .n_embd = 128, .seq_len = 128, .vocab_size = 256}},
+    {"gpt2", {.n_layer = 12, .n_head = 12, .n_embd = 768, .seq_len = 1024, .vocab_size = 50257}},
+    {"gpt2-medium",
+     {.n_layer = 24, .n_head = 16, .n_embd = 1024, .seq_len = 1024, .vocab_size = 50257}},
+    {"gpt2-large",
+     {.n_layer = 36, .n_head = 20, .n_embd = 1280, .seq_len = 1024, .vocab_size = 50257}},
+    {"gpt2-xl",
+     {.n_layer = 48, .n_head = 25, .n_embd = 1600, .seq_len = 1024, .vocab_size = 50257}},
+};
+
+// More than any machine has, far less than 64 bits count.
+constexpr double kAbsurdBytes = 1e16;
+
+// The value of each flag, with its source, as the checks and the run folder want them.
+class Resolver {
+ public:
+  explicit Resolver(const CommandLine& line) : line_(line) {}
+
+  // The flag's value where it was given, else `otherwise`, whose source is `source`.
+  template <typename T>
+  T Take(const absl::Flag<T>& flag, std::string_view name, std::string_view source = "default",
+         std::optional<T> otherwise = std::nullopt) {
+    T value = absl::GetFlag(flag);
+    if (const auto given = line_.sources.find(name); given != line_.sources.end()) {
+      source = given->second;
+    } else if (otherwise) {
+      value = *otherwise;
+    }
+    Note(name, ToValue(value), source);
+    return value;
+  }
+
+  // In the order of definition, whatever the order of Take.
+  std::vector<ResolvedFlag> TakeFlags() {
+    std::vector<ResolvedFlag> ordered;
+    for (const FlagInfo& info : AllFlags()) {
+      for (ResolvedFlag& flag : flags_) {
+        if (flag.name == info.name) ordered.push_back(std::move(flag));
+      }
+    }
+    return ordered;
+  }
+
+ private:
+  static FlagValue ToValue(Bytes bytes) { return bytes.value; }
+  template <typename T>
+  static FlagValue ToValue(const T& value) {
+    return FlagValue(std::in_place_type<T>, value);
+  }
+  void Note(std::string_view name, FlagValue value, std::string_view source) {
+    flags_.push_back(
+        {std::string(name), FindFlag(name)->topic, std::move(value), std::string(source)});
+  }
+
+  const CommandLine& line_;
+  std::vector<ResolvedFlag> flags_;
+};
+
+#define ZEROBOX_TAKE(name, ...) Take(FLAGS_##name, #name __VA_OPT__(, ) __VA_ARGS__)
+
+absl::StatusOr<ModelConfig> ResolveModel(Resolver& resolver, std::string& model) {
+  model = resolver.ZEROBOX_TAKE(model);
+  const std::optional<ModelConfig> preset = ModelPreset(model);
+  if (!preset) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model=", model,
+                     ": wanted tiny, gpt2, gpt2-medium, gpt2-large or gpt2-xl, found '", model,
+                     "'; choose one and change single numbers with --n_layer, --n_head, --n_embd, "
+                     "--seq_len and --vocab_size"));
+  }
+  ModelConfig config;
+  config.n_layer = resolver.ZEROBOX_TAKE(n_layer, "model", std::optional(preset->n_layer));
+  config.n_head = resolver.ZEROBOX_TAKE(n_head, "model", std::optional(preset->n_head));
+  config.n_embd = resolver.ZEROBOX_TAKE(n_embd, "model", std::optional(preset->n_embd));
+  config.seq_len = resolver.ZEROBOX_TAKE(seq_len, "model", std::optional(preset->seq_len));
+  config.vocab_size = resolver.ZEROBOX_TAKE(vocab_size, "model", std::optional(preset->vocab_size));
+  if (config.n_embd % config.n_head != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--n_embd=", config.n_embd, " with --n_head=", config.n_head,
+        ": wanted a width that the heads divide, found a remainder of ",
+        config.n_embd % config.n_head,
+        "; --n_embd=", (config.n_embd / config.n_head + 1) * config.n_head, " would do"));
+  }
+  if (model.starts_with("gpt2") && config.seq_len > preset->seq_len) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--seq_len=", config.seq_len, " with --model=", model, ": wanted at most ", preset->seq_len,
+        ", the positions that GPT-2 has, found ", config.seq_len,
+        "; shorten --seq_len, or describe a shape of your own with --model=tiny and --n_layer, "
+        "--n_head, --n_embd"));
+  }
+  return config;
+}
+
+absl::Status ResolveSchedule(Resolver& resolver, TrainSettings& settings) {
+  OptimizerSettings& optimizer = settings.optimizer;
+  settings.micro_batch = resolver.ZEROBOX_TAKE(micro_batch);
+  settings.grad_accum = resolver.ZEROBOX_TAKE(grad_accum);
+  settings.steps = resolver.ZEROBOX_TAKE(steps);
+  settings.seed = resolver.ZEROBOX_TAKE(seed);
+  optimizer.learning_rate = resolver.ZEROBOX_TAKE(lr);
+  optimizer.min_learning_rate = resolver.ZEROBOX_TAKE(min_lr);
+  optimizer.warmup_steps =
+      resolver.ZEROBOX_TAKE(warmup, "derived", std::optional<int64_t>(settings.steps / 20));
+  optimizer.total_steps = settings.steps;
+  optimizer.weight_decay = resolver.ZEROBOX_TAKE(weight_decay);
+  optimizer.beta1 = resolver.ZEROBOX_TAKE(beta1);
+  optimizer.beta2 = resolver.ZEROBOX_TAKE(beta2);
+  optimizer.epsilon = resolver.ZEROBOX_TAKE(eps);
+  optimizer.clip_norm = resolver.ZEROBOX_TAKE(grad_clip);
+  if (!(optimizer.min_learning_rate <= optimizer.learning_rate)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--min_lr=", optimizer.min_learning_rate, " with --lr=", optimizer.learning_rate,
+        ": wanted a final learning rate that is not above the peak; lower --min_lr or raise --lr"));
+  }
+  if (optimizer.warmup_steps > settings.steps) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--warmup=", optimizer.warmup_steps, " with --steps=", settings.steps,
+        ": wanted a warm-up that ends within the run; lower --warmup or raise --steps"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSettings& settings) {
+  const std::string device = resolver.ZEROBOX_TAKE(device);
+  if (device == "cuda") {
+    return absl::InvalidArgumentError(
+        "--device=cuda: this build has no CUDA devices; use --device=host");
+  }
+  if (device != "auto" && device != "host") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device=", device, ": wanted auto, host or cuda, found '", device, "'; try host"));
+  }
+  settings.device = "host";
+  settings.devices = static_cast<int>(resolver.ZEROBOX_TAKE(devices));
+  settings.threads = static_cast<int>(
+      resolver.ZEROBOX_TAKE(threads, "derived", std::optional<int64_t>(machine.cores)));
+  const int64_t share =
+      static_cast<int64_t>(0.9 * static_cast<double>(machine.available_memory)) / settings.devices;
+  settings.device_memory_bytes =
+      resolver.ZEROBOX_TAKE(device_memory, "derived", std::optional(Bytes{share})).value;
+  return absl::OkStatus();
+}
+
+absl::Status ResolveZero(Resolver& resolver, TrainSettings& settings) {
+  settings.zero_stage = static_cast<int>(resolver.ZEROBOX_TAKE(zero_stage));
+  settings.bucket_bytes = resolver.ZEROBOX_TAKE(bucket_bytes).value;
+  const std::string dtype = resolver.ZEROBOX_TAKE(dtype);
+  if (dtype != "fp32") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--dtype=", dtype, ": this build trains in fp32, found '", dtype, "'; use --dtype=fp32"));
+  }
+  settings.dtype = DType::kFloat32;
+  return absl::OkStatus();
+}
+
+absl::Status CheckSizes(const TrainSettings& settings) {
+  if (const double bytes = RoughBytesOfOneDevice(settings); !(bytes < kAbsurdBytes)) {
+    const ModelConfig& model = settings.model;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--n_layer=", model.n_layer, " --n_head=", model.n_head, " --n_embd=", model.n_embd,
+        " --seq_len=", model.seq_len, " --vocab_size=", model.vocab_size,
+        " --micro_batch=", settings.micro_batch, " would need about ", bytes,
+        " bytes: wanted a run that fits a machine (below 1e16 bytes); make some of them smaller"));
+  }
+  const double tokens = static_cast<double>(settings.steps) *
+                        static_cast<double>(settings.global_batch()) *
+                        static_cast<double>(settings.model.seq_len);
+  if (!(tokens < 0x1p62)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--steps=", settings.steps, " of ", settings.global_batch(), " sequences of ",
+                     settings.model.seq_len, " tokens are ", tokens,
+                     " tokens: wanted fewer than 2^62; lower --steps or the batch"));
+  }
+  return absl::OkStatus();
+}
+
+int64_t MemAvailable() {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  int64_t value = 0;
+  while (file >> name >> value) {
+    if (name == "MemAvailable:") return value * 1024;
+    std::getline(file, unit);
+  }
+  return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+}
+
+int Cores() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return std::max(1, CPU_COUNT(&cores));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+Machine ThisMachine() { return {.cores = Cores(), .available_memory = MemAvailable()}; }
+
+std::string Text(const FlagValue& value) {
+  if (const auto* yes = std::get_if<bool>(&value)) return *yes ? "true" : "false";
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  std::array<char, 32> digits;
+  std::to_chars_result end{};
+  if (const auto* whole = std::get_if<int64_t>(&value)) {
+    end = std::to_chars(digits.begin(), digits.end(), *whole);
+  } else if (const auto* natural = std::get_if<uint64_t>(&value)) {
+    end = std::to_chars(digits.begin(), digits.end(), *natural);
+  } else {
+    end = std::to_chars(digits.begin(), digits.end(), std::get<double>(value));
+  }
+  return std::string(digits.begin(), end.ptr);
+}
+
+std::optional<ModelConfig> ModelPreset(std::string_view name) {
+  for (const auto& [preset, config] : kPresets) {
+    if (preset == name) return config;
+  }
+  return std::nullopt;
+}
+
+double RoughBytesOfOneDevice(const TrainSettings& settings) {
+  const ModelConfig& model = settings.model;
+  const double L = static_cast<double>(model.n_layer), C = static_cast<double>(model.n_embd);
+  const double T = static_cast<double>(model.seq_len), V = static_cast<double>(model.vocab_size);
+  const double H = static_cast<double>(model.n_head);
+  const double B = static_cast<double>(settings.micro_batch);
+  const double parameters = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
+  const double activations = B * T * (L * 34 * C + 2 * V) + L * B * H * T * T * 2;
+  return 16 * parameters + 4 * activations;
+}
+
+absl::StatusOr<ResolvedTrain> ResolveTrain(const CommandLine& line, const Machine& machine) {
+  Resolver resolver(line);
+  ResolvedTrain resolved;
+  TrainSettings& settings = resolved.settings;
+  settings.data = resolver.ZEROBOX_TAKE(data);
+  settings.val_data = resolver.ZEROBOX_TAKE(val_data);
+  settings.out = resolver.ZEROBOX_TAKE(out, "derived");
+  settings.dry_run = resolver.ZEROBOX_TAKE(dry_run);
+  absl::StatusOr<ModelConfig> model = ResolveModel(resolver, resolved.model);
+  if (!model.ok()) return model.status();
+  settings.model = *model;
+  settings.dropout = resolver.ZEROBOX_TAKE(dropout);
+  settings.eval_interval = resolver.ZEROBOX_TAKE(eval_interval);
+  settings.eval_batches = resolver.ZEROBOX_TAKE(eval_batches);
+  settings.sample_bytes = resolver.ZEROBOX_TAKE(sample_bytes);
+  if (absl::Status status = ResolveDevices(resolver, machine, settings); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = ResolveZero(resolver, settings); !status.ok()) return status;
+  if (absl::Status status = ResolveSchedule(resolver, settings); !status.ok()) return status;
+  if (absl::Status status = CheckSizes(settings); !status.ok()) return status;
+  if (settings.data.empty() && !settings.dry_run) {
+    return absl::InvalidArgumentError(
+        "--data is missing: wanted a file to train on, found none; give --data=FILE (any text "
+        "will do)");
+  }
+  if (line.Given("out") && settings.out.empty()) {
+    return absl::InvalidArgumentError(
+        "--out is empty: wanted the name of a folder; leave the flag out for a new one in runs/");
+  }
+  resolved.flags = resolver.TakeFlags();
+  return resolved;
+}
+
+absl::StatusOr<ResolvedSample> ResolveSample(const CommandLine& line, const Machine& machine) {
+  Resolver resolver(line);
+  ResolvedSample resolved;
+  SampleSettings& settings = resolved.settings;
+  settings.run = resolver.ZEROBOX_TAKE(run);
+  settings.prompt = resolver.ZEROBOX_TAKE(prompt, "default", std::optional<std::string>("\n"));
+  settings.bytes = resolver.ZEROBOX_TAKE(bytes);
+  settings.temperature = resolver.ZEROBOX_TAKE(temperature);
+  settings.top_k = resolver.ZEROBOX_TAKE(top_k);
+  settings.seed = resolver.ZEROBOX_TAKE(seed);
+  settings.threads = static_cast<int>(
+      resolver.ZEROBOX_TAKE(threads, "derived", std::optional<int64_t>(machine.cores)));
+  if (settings.prompt.empty()) {
+    return absl::InvalidArgumentError(
+        "--prompt is empty: wanted at least one byte to go on from; leave the flag out for a line "
+        "break");
+  }
+  resolved.flags = resolver.TakeFlags();
+  return resolved;
+}
+
+}  // namespace zerobox

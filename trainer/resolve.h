@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Resolves flags to settings: presets, derived defaults, and the checks that involve several flags.
+#ifndef ZEROBOX_TRAINER_RESOLVE_H_
+#define ZEROBOX_TRAINER_RESOLVE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "trainer/command_line.h"
+#include "trainer/flags.h"
+#include "trainer/settings.h"
+
+namespace zerobox {
+
+// What derived defaults depend on.
+struct Machine {
+  int cores = 1;                 // that this process may use
+  int64_t available_memory = 0;  // bytes that can be taken without swapping (MemAvailable)
+};
+Machine ThisMachine();
+
+using FlagValue = std::variant<bool, int64_t, uint64_t, double, std::string>;
+std::string Text(const FlagValue& value);
+
+// One flag as the run uses it. `source`: default, flag, flagfile, model (of the preset) or derived.
+struct ResolvedFlag {
+  std::string name;
+  Topic topic;
+  FlagValue value;
+  std::string source;
+};
+
+struct ResolvedTrain {
+  TrainSettings settings;
+  std::string model;  // the preset's name
+  std::vector<ResolvedFlag> flags;
+};
+struct ResolvedSample {
+  SampleSettings settings;
+  std::vector<ResolvedFlag> flags;
+};
+
+// Read the registry, which `line` was parsed into. settings.out stays empty when --out was not
+// given: the run folder chooses its name. Errors: see ParseArguments.
+absl::StatusOr<ResolvedTrain> ResolveTrain(const CommandLine& line, const Machine& machine);
+absl::StatusOr<ResolvedSample> ResolveSample(const CommandLine& line, const Machine& machine);
+
+// tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl.
+std::optional<ModelConfig> ModelPreset(std::string_view name);
+
+// A generous upper bound of the bytes that one device needs, in floating point so that it cannot
+// overflow: what lies beyond 64 bits is refused before anything computes with it.
+double RoughBytesOfOneDevice(const TrainSettings& settings);
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_TRAINER_RESOLVE_H_

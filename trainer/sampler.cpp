@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sampling: a saved model continues a prompt, on one host device.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "ops/collectives/plan_communicator.h"
+#include "ops/device/host_device.h"
+#include "ops/device/plan_device.h"
+#include "ops/host/matmul.h"
+#include "trainer/batch_feed.h"
+#include "trainer/gpt.h"
+#include "trainer/model_file.h"
+#include "trainer/step_programs.h"
+#include "trainer/train.h"
+
+namespace zerobox {
+namespace {
+
+// A model for reading: parameters whole on one device.
+class Generator {
+ public:
+  Generator(Device& device, const ModelConfig& config, const Layout& layout)
+      : device_(device),
+        config_(config),
+        layout_(layout),
+        program_(ForwardProgram(config.n_layer)),
+        model_(device, config, layout, /*dropout=*/0, /*seed=*/0),
+        zero_(device, alone_, layout),
+        feed_(device, 1, config.seq_len),
+        copied_(device.MakeEvent("copied")) {
+    zero_.AllocateParameters();
+  }
+
+  absl::Status Load(const SafetensorsReader& reader) {
+    for (const Bucket& bucket : layout_.buckets()) {
+      for (int i = 0; i < bucket.parameters; ++i) {
+        const ParameterId id = bucket.first_parameter + i;
+        const ParameterSpec& spec = layout_.spec(id);
+        auto bytes = reader.Tensor({spec.name, DType::kFloat32, spec.shape});
+        if (!bytes.ok()) return bytes.status();
+        device_.CopyFromHost(StreamId::kFromHost,
+                             zero_.Parameters(bucket).Slice(layout_.Parameter(id)), bytes->data());
+      }
+    }
+    device_.Record(*copied_, StreamId::kFromHost);
+    device_.Wait(StreamId::kCompute, *copied_);
+    return device_.HostWait(*copied_);
+  }
+
+  // The logits (V) of the token that follows `context`, of at most seq_len tokens.
+  absl::Status Next(std::span<const int32_t> context, std::vector<float>& logits) {
+    if (!context.empty()) {
+      HostBatch& host = feed_.Next();
+      std::copy(context.begin(), context.end(), host.inputs.begin());
+    }
+    const int64_t positions = std::max<int64_t>(1, std::ssize(context));
+    return Run(positions, logits);
+  }
+
+  // The longest pass there is, for the plan.
+  void Walk() {
+    std::vector<float> logits(config_.vocab_size);
+    Run(config_.seq_len, logits).IgnoreError();
+  }
+
+ private:
+  absl::Status Run(int64_t positions, std::vector<float>& logits) {
+    const Batch batch = feed_.Upload(1, positions);
+    zero_.Begin(program_, {});
+    MicroBatchInFlight micro_batch = model_.Begin(batch, /*training=*/false);
+    for (const Visit& visit : program_) {
+      const Buffer w = zero_.Acquire(visit);
+      model_.Forward(visit, w, micro_batch, /*loss_sum=*/{});
+      zero_.Release(visit);
+    }
+    feed_.Done();
+    device_.CopyToHost(
+        StreamId::kCompute, logits.data(),
+        micro_batch.logits.Slice((positions - 1) * config_.vocab_size, config_.vocab_size));
+    device_.Record(*copied_, StreamId::kCompute);
+    model_.End(micro_batch);
+    return device_.HostWait(*copied_);
+  }
+
+  Device& device_;
+  const ModelConfig config_;
+  const Layout& layout_;
+  PlanCommunicator alone_{0, 1};
+  const StepProgram program_;
+  Gpt model_;
+  Stage0 zero_;
+  BatchFeed feed_;
+  std::unique_ptr<Event> copied_;
+};
+
+// Draws from softmax(logits / temperature) over the top_k largest (0: all); temperature 0 takes the
+// largest. `uniform` is in [0, 1).
+int32_t Draw(const std::vector<float>& logits, double temperature, int64_t top_k, double uniform) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (temperature == 0) return order[0];
+  if (top_k > 0 && top_k < std::ssize(order)) order.resize(top_k);
+  std::vector<double> weights(order.size());
+  double sum = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    weights[i] = std::exp((double{logits[order[i]]} - logits[order[0]]) / temperature);
+    sum += weights[i];
+  }
+  double left = uniform * sum;
+  for (size_t i = 0; i < order.size(); ++i) {
+    left -= weights[i];
+    if (left < 0) return order[i];
+  }
+  return order.back();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> Sample(const SampleSettings& settings) {
+  if (absl::Status status = LoadMatmul(); !status.ok()) return status;
+  auto reader = SafetensorsReader::Open(ModelPath(settings.run));
+  if (!reader.ok()) return reader.status();
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(**reader);
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<Layout> layout =
+      Layout::Make(GptParameters(*config), 1, std::numeric_limits<int64_t>::max(), DType::kFloat32);
+  if (!layout.ok()) return layout.status();
+
+  PlanDevice plan;
+  Generator(plan, *config, *layout).Walk();
+  Abort abort;
+  auto device =
+      HostDevice::Make({.regions = plan.memory().high_water(), .threads = settings.threads}, abort);
+  if (!device.ok()) return device.status();
+  Generator generator(**device, *config, *layout);
+  if (absl::Status status = generator.Load(**reader); !status.ok()) return status;
+
+  const bool bytes = config->vocab_size <= 256;
+  std::vector<int32_t> tokens;
+  for (const unsigned char c : settings.prompt) {
+    if (c >= config->vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the prompt has the byte ", c, ", but the model knows tokens below ",
+                       config->vocab_size, " only: use another --prompt"));
+    }
+    tokens.push_back(c);
+  }
+  // A model has no token for the beginning of a text; a line's end comes closest.
+  if (tokens.empty()) tokens.push_back(std::min<int32_t>('\n', config->vocab_size - 1));
+
+  std::string text = settings.prompt;
+  std::vector<float> logits(config->vocab_size);
+  for (int64_t i = 0; i < settings.bytes; ++i) {
+    const int64_t context = std::min<int64_t>(std::ssize(tokens), config->seq_len);
+    if (absl::Status status = generator.Next(std::span(tokens).last(context), logits);
+        !status.ok()) {
+      return status;
+    }
+    tokens.push_back(Draw(logits, settings.temperature, settings.top_k,
+                          UniformAt(settings.seed, /*stream=*/0, i)));
+    if (bytes) {
+      text.push_back(static_cast<char>(tokens.back()));
+    } else {
+      absl::StrAppend(&text, text.empty() ? "" : " ", tokens.back());
+    }
+  }
+  return text;
+}
+
+}  // namespace zerobox

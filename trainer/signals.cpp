@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace zerobox {
+namespace {
+
+std::atomic<int> stop_signal = 0;
+static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+
+extern "C" void HandleStopSignal(int signal) {
+  if (stop_signal.exchange(signal) != 0) _exit(128 + signal);
+}
+
+}  // namespace
+
+void IgnoreBrokenPipes() { signal(SIGPIPE, SIG_IGN); }
+
+void CatchStopSignals() {
+  struct sigaction action = {};
+  action.sa_handler = HandleStopSignal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+int StopSignal() { return stop_signal.load(); }
+
+}  // namespace zerobox

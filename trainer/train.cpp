@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/train.h"
+
+#include <algorithm>
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "ops/host/matmul.h"
+#include "trainer/board.h"
+#include "trainer/gpt.h"
+#include "trainer/worker.h"
+
+namespace zerobox {
+
+std::vector<int64_t> EvaluationSequences(const TrainSettings& settings, const Dataset& dataset) {
+  const int64_t all = dataset.validation_sequences();
+  const int64_t count =
+      std::min(all, settings.eval_batches * settings.micro_batch * settings.devices);
+  std::vector<int64_t> sequences(count);
+  for (int64_t i = 0; i < count; ++i) sequences[i] = i * all / count;
+  return sequences;
+}
+
+RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Dataset& dataset,
+                RunObserver* observer, const std::function<int()>& stop_signal,
+                const TrainHooks& hooks) {
+  RunResult result;
+  result.status = LoadMatmul();
+  if (!result.status.ok()) return result;
+  const absl::StatusOr<Layout> layout = Layout::Make(
+      GptParameters(settings.model), settings.devices, settings.bucket_bytes, settings.dtype);
+  result.status = layout.status();
+  if (!layout.ok()) return result;
+
+  const std::vector<int64_t> eval_sequences = EvaluationSequences(settings, dataset);
+  Abort abort;
+  HostGroup group(settings.devices, abort);
+  if (hooks.call) group.set_call_hook(hooks.call);
+  Board board(settings, dataset, observer);
+  StopPoint stop(settings.steps, stop_signal);
+  const RunContext run{settings,       plan,  dataset, hooks, *layout,
+                       eval_sequences, abort, group,   board, stop};
+
+  std::deque<Worker> workers;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < settings.devices; ++rank) {
+    Worker& worker = workers.emplace_back(run, rank);
+    threads.emplace_back([&worker] { worker.Run(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  result.status = abort.status();
+  result.stopped_by_signal = stop.signal();
+  board.MoveTo(result);
+  for (const Worker& worker : workers) {
+    result.ranks.push_back(worker.result());
+    if (!result.status.ok()) result.where.push_back(worker.where());
+  }
+  return result;
+}
+
+}  // namespace zerobox

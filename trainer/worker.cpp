@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/worker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "checkpoints/safetensors.h"
+#include "trainer/model_file.h"
+
+namespace zerobox {
+
+Worker::Worker(const RunContext& run, int rank) : run_(run), settings_(run.settings), rank_(rank) {}
+
+Worker::~Worker() = default;
+
+void Worker::Run() {
+  absl::Status status;
+  try {
+    status = SetUp();
+    if (status.ok()) status = TrainAndSave();
+  } catch (const std::exception& e) {
+    status = absl::InternalError(absl::StrCat("device ", rank_, ", ", phase_, ": ", e.what()));
+  }
+  if (!status.ok()) run_.abort.Fail(status);  // the first one counts
+  if (device_ != nullptr) Finish();
+}
+
+absl::Status Worker::SetUp() {
+  HostDeviceOptions options{.rank = rank_,
+                            .regions = run_.plan.ranks[rank_].regions,
+                            .threads = settings_.threads_per_device(),
+                            .poison = run_.hooks.poison,
+                            .recorder = run_.hooks.recorder,
+                            .threaded_compute = run_.hooks.threaded_compute,
+                            .drop_wait = run_.hooks.drop_wait};
+  options.regions[static_cast<int>(Region::kPersistent)] += run_.hooks.extra_bytes;
+  auto device = HostDevice::Make(options, run_.abort);
+  if (!device.ok()) return device.status();
+  device_ = *std::move(device);
+  communicator_ = run_.group.Join(rank_, *device_);
+  replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
+  if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
+  replica_->InitializeWeights();
+  return device_->status();
+}
+
+absl::Status Worker::TrainAndSave() {
+  int64_t evaluated = 0;
+  int64_t step = 1;
+  for (; run_.stop.Continue(step); ++step) {
+    if (absl::Status status = TrainStep(step); !status.ok()) return status;
+    if (settings_.eval_interval > 0 && step % settings_.eval_interval == 0) {
+      if (absl::Status status = Evaluate(step); !status.ok()) return status;
+      evaluated = step;
+    }
+  }
+  result_.memory = device_->memory().ledger();
+  const int64_t last = step - 1;
+  if (settings_.eval_interval > 0 && evaluated < last) {
+    if (absl::Status status = Evaluate(last); !status.ok()) return status;
+  }
+  return Save();
+}
+
+absl::Status Worker::TrainStep(int64_t step) {
+  phase_ = absl::StrCat("step ", step);
+  const Traffic before = communicator_->traffic();
+  const int64_t targets = Targets(step);
+  double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
+  if (run_.hooks.loss_scale) scale *= run_.hooks.loss_scale(rank_, step);
+  const auto fill = [&](int64_t micro_batch, HostBatch& batch) {
+    const int64_t first = Position(step, micro_batch);
+    for (int64_t row = 0; row < settings_.micro_batch; ++row) {
+      run_.dataset.Train(first + row, batch.Inputs(row), batch.Targets(row));
+      batch.samples[row] = first + row;
+    }
+  };
+  replica_->TrainStep(fill, static_cast<float>(scale));
+  const absl::StatusOr<StepOutcome> outcome = replica_->Outcome();
+  if (!outcome.ok()) return outcome.status();
+  if (absl::Status status = run_.dataset.status(); !status.ok()) return status;
+  if (step <= 2) result_.step_traffic = communicator_->traffic() - before;
+  run_.board.PostStep(rank_, step, *outcome, targets);
+  return absl::OkStatus();
+}
+
+// The first of this rank's samples: a micro-batch of the run takes consecutive samples, rank by
+// rank.
+int64_t Worker::Position(int64_t step, int64_t micro_batch) const {
+  return (step - 1) * settings_.global_batch() +
+         (micro_batch * settings_.devices + rank_) * settings_.micro_batch;
+}
+
+int64_t Worker::Targets(int64_t step) const {
+  int64_t targets = 0;
+  for (int64_t i = 0; i < settings_.global_batch(); ++i) {
+    targets += run_.dataset.TrainTargets((step - 1) * settings_.global_batch() + i);
+  }
+  return targets;
+}
+
+// Every rank runs the same number of batches, because the stages gather together; where sequences
+// run out, a row's targets are all ignored.
+absl::Status Worker::Evaluate(int64_t step) {
+  phase_ = absl::StrCat("evaluation after step ", step);
+  const std::vector<int64_t>& sequences = run_.eval_sequences;
+  const int64_t global = settings_.micro_batch * settings_.devices;
+  double loss_sum = 0;
+  int64_t targets = 0;
+  for (int64_t first = 0; first < std::ssize(sequences); first += global) {
+    const auto fill = [&](HostBatch& batch) {
+      for (int64_t row = 0; row < settings_.micro_batch; ++row) {
+        const int64_t index = first + rank_ * settings_.micro_batch + row;
+        const bool real = index < std::ssize(sequences);
+        const std::span<int32_t> row_targets = batch.Targets(row);
+        run_.dataset.Validation(real ? sequences[index] : 0, batch.Inputs(row), row_targets);
+        if (!real) std::fill(row_targets.begin(), row_targets.end(), -1);
+        targets += std::count_if(row_targets.begin(), row_targets.end(),
+                                 [](int32_t target) { return target >= 0; });
+      }
+    };
+    const absl::StatusOr<double> loss = replica_->EvaluateBatch(fill);
+    if (!loss.ok()) return loss.status();
+    loss_sum += *loss;
+  }
+  run_.board.PostEval(rank_, step, loss_sum, targets);
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Save() {
+  phase_ = "saving the model";
+  if (rank_ != 0) return replica_->ReadParameters(nullptr);
+  std::unique_ptr<SafetensorsWriter> writer;
+  if (!settings_.out.empty()) {
+    auto created = CreateModelFile(settings_.out, settings_.model);
+    if (!created.ok()) return created.status();
+    writer = *std::move(created);
+  }
+  absl::Status status = replica_->ReadParameters([&](ParameterId parameter, const float* values) {
+    const ParameterSpec& spec = run_.layout.spec(parameter);
+    if (run_.hooks.parameter) run_.hooks.parameter(spec.name, values, spec.elements());
+    if (writer == nullptr) return absl::OkStatus();
+    return writer->Write(std::as_bytes(std::span(values, spec.elements())));
+  });
+  if (!status.ok() || writer == nullptr) return status;
+  return writer->Finish();
+}
+
+void Worker::Finish() {
+  // A rank that the run's end has woken still says what it was waiting for.
+  std::string waiting = device_->WaitingFor(StreamId::kCompute);
+  const std::string collective = device_->WaitingFor(StreamId::kCommunication);
+  if (!collective.empty()) absl::StrAppend(&waiting, waiting.empty() ? "" : ", ", collective);
+  where_ = waiting.empty() ? phase_ : absl::StrCat(phase_, ", waiting for ", waiting);
+  if (result_.memory.peak_bytes == 0) result_.memory = device_->memory().ledger();
+  result_.capacity_bytes = settings_.device_memory_bytes;
+  result_.poisoned_bytes = device_->memory().poisoned_bytes();
+  device_->StopStreams();
+}
+
+}  // namespace zerobox

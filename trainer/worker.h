@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Worker: the thread of one device, from set-up to the saved model.
+#ifndef ZEROBOX_TRAINER_WORKER_H_
+#define ZEROBOX_TRAINER_WORKER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ops/collectives/host_communicator.h"
+#include "ops/device/abort.h"
+#include "ops/device/host_device.h"
+#include "trainer/board.h"
+#include "trainer/replica.h"
+#include "trainer/train.h"
+#include "zero/layout.h"
+
+namespace zerobox {
+
+// What the workers of a run share. `layout` and the rest outlive them.
+struct RunContext {
+  const TrainSettings& settings;
+  const RunPlan& plan;
+  const Dataset& dataset;
+  const TrainHooks& hooks;
+  const Layout& layout;
+  const std::vector<int64_t>& eval_sequences;
+  Abort& abort;
+  HostGroup& group;
+  Board& board;
+  StopPoint& stop;
+};
+
+// Lives until the threads of all workers have ended: others may still read this device's memory.
+class Worker {
+ public:
+  Worker(const RunContext& run, int rank);
+  ~Worker();
+
+  // The whole run, on the worker's own thread. An error, also one thrown by the standard library,
+  // ends the run of all workers. Returns with the device's streams stopped.
+  void Run();
+
+  // After Run.
+  const RankResult& result() const { return result_; }
+  // What it was doing, or waiting for, when it ended.
+  const std::string& where() const { return where_; }
+
+ private:
+  absl::Status SetUp();
+  absl::Status TrainAndSave();
+  absl::Status TrainStep(int64_t step);
+  absl::Status Evaluate(int64_t step);
+  absl::Status Save();
+  void Finish();
+  int64_t Position(int64_t step, int64_t micro_batch) const;
+  int64_t Targets(int64_t step) const;
+
+  const RunContext run_;
+  const TrainSettings& settings_;
+  const int rank_;
+  RankResult result_;
+  std::string where_;
+  std::string phase_ = "set-up";
+  std::unique_ptr<HostDevice> device_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Replica> replica_;
+};
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_TRAINER_WORKER_H_
