@@ -44,6 +44,7 @@ double Seconds(int threads, const std::function<void(int)>& work) {
     work(0);
   } else {
     std::vector<std::jthread> pool;
+    pool.reserve(static_cast<size_t>(threads));
     for (int i = 0; i < threads; ++i) pool.emplace_back([&work, i] { work(i); });
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -144,6 +145,7 @@ void MeasureMatmul(int threads) {
 void MeasureElements(const char* name, int64_t elements, const std::function<void()>& work) {
   work();  // warms memory and caches
   std::vector<double> times;
+  times.reserve(kRounds);
   for (int round = 0; round < kRounds; ++round) {
     times.push_back(Seconds(1, [&](int) {
       for (int i = 0; i < 4; ++i) work();
@@ -298,6 +300,7 @@ int Main() {
   std::printf("Peak of fp32 multiply-adds (%s):\n", peak::TargetName());
   for (const int threads : counts) {
     std::vector<double> rates;
+    rates.reserve(3 * kRounds);
     for (int round = 0; round < 3 * kRounds; ++round) rates.push_back(PeakFlops(threads));
     std::printf("  %2d thread%s %7.1f GFLOP/s\n", threads, threads == 1 ? " " : "s",
                 Median(rates) * 1e-9);

@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // `rounds` times 12 multiply-adds of a vector, none waiting for another: enough to hide the latency
 // (4 or 5 cycles) of two units. `values` are 14 numbers, different ones so that the compiler cannot
 // merge sums; one is written. Returns the floating-point operations done.
-double MultiplyAdds(int64_t rounds, float* values) {
+inline double MultiplyAdds(int64_t rounds, float* values) {
   const hn::ScalableTag<float> d;
   const auto a = hn::Set(d, values[12]), b = hn::Set(d, values[13]);
   auto s0 = hn::Set(d, values[0]), s1 = hn::Set(d, values[1]), s2 = hn::Set(d, values[2]);
@@ -46,14 +46,14 @@ double MultiplyAdds(int64_t rounds, float* values) {
 }
 
 // x *= factor, for n a multiple of every vector's length: 8 bytes through memory an element.
-void ScaleInPlace(float* x, size_t n, float factor) {
+inline void ScaleInPlace(float* x, size_t n, float factor) {
   const hn::ScalableTag<float> d;
   for (size_t i = 0; i < n; i += hn::Lanes(d)) {
     hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, x + i);
   }
 }
 
-const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
+inline const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace zerobox::peak
