@@ -620,7 +620,7 @@ TEST(Collectives, WaitForTheEventThatTheBufferIsReadyAndComputeWaitsForTheResult
 // sanitizer, and because it would crash.
 TEST(Collectives, AFailingRankMayGiveItsMemoryBackAtOnce) {
   constexpr int kSize = 4;
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < 20; ++round) {
     Abort abort;
     HostGroup group(kSize, abort);
     std::vector<std::thread> workers;
