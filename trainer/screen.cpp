@@ -108,7 +108,7 @@ void Screen::LogTo(std::function<void(std::string_view)> log) {
 
 std::string ProgressLine(const StepMetrics& metrics, int64_t steps, double seconds_left) {
   const std::string total = absl::StrCat(steps);
-  return absl::StrFormat("step %*d/%s   loss %.4f   norm %-7.3g lr %.1e   %5s tokens/s   %s left%s",
+  return absl::StrFormat("step %*d/%s  loss %.4f  norm %-7.3g lr %.1e  %5s tokens/s  %s left%s",
                          static_cast<int>(total.size()), metrics.step, total, metrics.loss,
                          metrics.grad_norm, metrics.lr, HumanCount(metrics.tokens_per_second),
                          Duration(seconds_left), metrics.skipped ? "  skipped" : "");
