@@ -179,7 +179,7 @@ absl::Status BadHeader(const std::string& what) {
 }
 
 // Checks the places of the tensors, sorted by where they begin.
-absl::StatusOr<SafetensorsHeader> Place(std::vector<Entry> entries) {
+absl::StatusOr<SafetensorsHeader> Place(std::vector<Entry>&& entries) {
   SafetensorsHeader header;
   for (auto& [tensor, begin, end] : entries) {
     const int64_t bytes = BytesOf(tensor);

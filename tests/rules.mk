@@ -3,11 +3,13 @@
 tests_sources := \
   tests/abort_test.cpp \
   tests/collectives_test.cpp \
+  tests/command_train_test.cpp \
   tests/count_model_test.cpp \
   tests/dataset_test.cpp \
   tests/device_test.cpp \
   tests/equality_test.cpp \
   tests/flags_test.cpp \
+  tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
   tests/matmul_ops_test.cpp \
   tests/memory_test.cpp \

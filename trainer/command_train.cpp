@@ -120,7 +120,7 @@ absl::Status CheckBatch(const TrainSettings& settings, const Dataset& dataset) {
 
 class TrainCommand {
  public:
-  explicit TrainCommand(Screen& screen) : screen_(screen) {}
+  TrainCommand(Screen& screen, const TrainHooks& hooks) : screen_(screen), hooks_(hooks) {}
 
   int Run(const CommandLine& line) {
     absl::StatusOr<ResolvedTrain> resolved = ResolveTrain(line, machine_);
@@ -227,9 +227,9 @@ class TrainCommand {
     screen_.Print(
         absl::StrCat("  ", screen_.style().Dim(Left("files", 10)), settings().out, "/\n\n"));
     Reporter reporter(screen_, *folder_, settings().steps);
-    const RunResult result = zerobox::Train(settings(), plan_, *dataset_, &reporter, StopSignal);
-    const bool measured = result.ranks.size() == plan_.ranks.size();
-    if (measured) {
+    const RunResult result =
+        zerobox::Train(settings(), plan_, *dataset_, &reporter, StopSignal, hooks_);
+    if (result.status.ok()) {
       folder_->WriteMemory(plan_, result.ranks);
       folder_->WriteCommunication(plan_, result.ranks);
     }
@@ -237,7 +237,7 @@ class TrainCommand {
     if (!result.status.ok()) {
       code = ReportFailure(result);
     } else {
-      if (measured) ShowResult(result);
+      ShowResult(result);
       if (result.stopped_by_signal != 0) {
         screen_.Say(absl::StrCat("stopped by ",
                                  result.stopped_by_signal == SIGINT ? "Ctrl-C" : "SIGTERM",
@@ -295,8 +295,9 @@ class TrainCommand {
       screen_.Say(absl::StrCat("no sample: ", text.status().message()));
       return;
     }
+    // Behind the prompt, a line break.
     screen_.Print(absl::StrCat("\n", screen_.style().Bold("What the model writes"), "\n",
-                               SampleBlock(*text, screen_.style())));
+                               SampleBlock(text->substr(1), screen_.style())));
   }
 
   void ShowYardsticks(const RunResult& result) {
@@ -317,6 +318,7 @@ class TrainCommand {
   }
 
   Screen& screen_;
+  const TrainHooks& hooks_;
   const Machine machine_ = ThisMachine();
   ResolvedTrain resolved_;
   RunPlan plan_;
@@ -327,7 +329,7 @@ class TrainCommand {
 
 }  // namespace
 
-int TrainProgram(std::span<const std::string> arguments) {
+int TrainProgram(std::span<const std::string> arguments, const TrainHooks& hooks) {
   Screen screen(OptionsOfThisProcess());
   const absl::StatusOr<CommandLine> line = ParseArguments(kTrainCommand, arguments);
   if (!line.ok()) {
@@ -339,7 +341,7 @@ int TrainProgram(std::span<const std::string> arguments) {
     return screen.out_ok() ? kDone : kRefused;
   }
   CatchStopSignals();
-  return TrainCommand(screen).Run(*line);
+  return TrainCommand(screen, hooks).Run(*line);
 }
 
 }  // namespace zerobox

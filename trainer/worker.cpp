@@ -83,6 +83,7 @@ absl::Status Worker::TrainStep(int64_t step) {
   replica_->TrainStep(fill, static_cast<float>(scale));
   const absl::StatusOr<StepOutcome> outcome = replica_->Outcome();
   if (!outcome.ok()) return outcome.status();
+  if (absl::Status status = run_.dataset.status(); !status.ok()) return status;
   if (step <= 2) result_.step_traffic = communicator_->traffic() - before;
   run_.board.PostStep(rank_, step, *outcome, targets);
   return absl::OkStatus();
