@@ -255,9 +255,9 @@ TEST_F(ProgramTest, RefusesAModelThatDoesNotFitAndSaysWhatWould) {
 }
 
 TEST_F(ProgramTest, PlansAModelFarBeyondTheMachineWithoutTakingMemory) {
-  // 1.6 billion parameters on 64 devices: its plan is shown, and refused.
+  // 1.6 billion parameters on 8 devices: its plan is shown, and refused.
   const Outcome outcome =
-      Run({"train", "--dry_run", "--model=gpt2-xl", "--devices=64", "--device_memory=1GiB"});
+      Run({"train", "--dry_run", "--model=gpt2-xl", "--devices=8", "--device_memory=1GiB"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.out, HasSubstr("1,557,611,200"));
   EXPECT_THAT(outcome.err, HasSubstr("the run does not fit"));

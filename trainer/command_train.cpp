@@ -130,12 +130,12 @@ class TrainCommand {
       if (absl::Status status = RunFolder::Check(settings().out); !status.ok())
         return Refuse(status);
     }
-    absl::StatusOr<RunPlan> plan = PlanRun(settings());
-    if (!plan.ok()) return Refuse(plan.status());
-    plan_ = *std::move(plan);
     if (!settings().data.empty()) {
       if (absl::Status status = OpenData(); !status.ok()) return Refuse(status);
     }
+    absl::StatusOr<RunPlan> plan = PlanRun(settings());
+    if (!plan.ok()) return Refuse(plan.status());
+    plan_ = *std::move(plan);
     if (settings().dry_run) return DryRun();
     if (absl::Status status = CheckFit(settings(), plan_, machine_); !status.ok()) {
       return RefuseToFit(status);
@@ -295,9 +295,10 @@ class TrainCommand {
       screen_.Say(absl::StrCat("no sample: ", text.status().message()));
       return;
     }
-    // Behind the prompt, a line break.
+    std::string_view written = *text;
+    if (written.starts_with('\n')) written.remove_prefix(1);  // the prompt
     screen_.Print(absl::StrCat("\n", screen_.style().Bold("What the model writes"), "\n",
-                               SampleBlock(text->substr(1), screen_.style())));
+                               SampleBlock(std::string(written), screen_.style())));
   }
 
   void ShowYardsticks(const RunResult& result) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run_folder.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -46,7 +47,9 @@ fs::path ExistingAncestor(const fs::path& path) {
   return ancestor;
 }
 
-bool Writable(const fs::path& folder) { return access(folder.c_str(), W_OK | X_OK) == 0; }
+bool Writable(const fs::path& folder) {
+  return faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+}
 
 // Points runs/latest to `folder`, which lies in runs/. Something else by that name is left alone.
 void PointLatestTo(const fs::path& folder) {
