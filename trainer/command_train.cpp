@@ -60,7 +60,7 @@ std::string WhatWouldFit(const TrainSettings& settings) {
   const auto attempt = [&](const std::string& flags, const TrainSettings& other) {
     const absl::StatusOr<RunPlan> plan = PlanRun(other);
     if (!plan.ok()) return;
-    lines.push_back(absl::StrCat("  ", Left(flags, 40), " needs ",
+    lines.push_back(absl::StrCat("  ", Left(flags, 46), " needs ",
                                  Left(HumanBytes(LargestReservation(*plan)), 9),
                                  Fits(other, *plan) ? "  fits" : "  still too much"));
   };
@@ -80,10 +80,10 @@ std::string WhatWouldFit(const TrainSettings& settings) {
       attempt(absl::StrCat("--zero_stage=3 ", flags), other);
     }
   }
-  return absl::StrCat("What would help, for the same model and batch:\n",
-                      absl::StrJoin(lines, "\n"), lines.empty() ? "" : "\n",
-                      "  otherwise a smaller --seq_len, --n_layer or --n_embd, or a larger "
-                      "--device_memory\n");
+  return absl::StrCat(
+      "Other settings for the same model and batch:\n", absl::StrJoin(lines, "\n"),
+      lines.empty() ? "" : "\n",
+      "  otherwise a smaller --seq_len, --n_layer, --n_embd, or more --device_memory\n");
 }
 
 absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
@@ -141,7 +141,6 @@ class TrainCommand {
       return RefuseToFit(status);
     }
     if (absl::Status status = LoadMatmul(); !status.ok()) return Refuse(status);
-    if (StopSignal() != 0) return kStoppedBySignal + StopSignal();
     return Train();
   }
 
@@ -226,6 +225,8 @@ class TrainCommand {
     screen_.Print(HeaderText());
     screen_.Print(
         absl::StrCat("  ", screen_.style().Dim(Left("files", 10)), settings().out, "/\n\n"));
+    // Until here a signal ends the program as usual; from here on it ends the run in order.
+    CatchStopSignals();
     Reporter reporter(screen_, *folder_, settings().steps);
     const RunResult result =
         zerobox::Train(settings(), plan_, *dataset_, &reporter, StopSignal, hooks_);
@@ -341,7 +342,6 @@ int TrainProgram(std::span<const std::string> arguments, const TrainHooks& hooks
     screen.Print(line->help ? FlagsHelp(kTrainCommand) : VersionText());
     return screen.out_ok() ? kDone : kRefused;
   }
-  CatchStopSignals();
   return TrainCommand(screen, hooks).Run(*line);
 }
 

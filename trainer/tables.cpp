@@ -370,8 +370,8 @@ std::string Header(const TrainSettings& settings, const std::string& model, cons
                     ", sequence ", WithCommas(shape.seq_len), ", vocabulary ",
                     WithCommas(shape.vocab_size)));
   row("batch", absl::StrCat(settings.micro_batch, " micro_batch × ", settings.grad_accum,
-                            " grad_accum × ", settings.devices, " devices = ", WithCommas(batch),
-                            batch == 1 ? " sequence" : " sequences"));
+                            " grad_accum × ", Plural(settings.devices, "device", "devices"), " = ",
+                            WithCommas(batch), batch == 1 ? " sequence" : " sequences"));
   more(absl::StrCat(WithCommas(batch), " × ", WithCommas(shape.seq_len), " = ", WithCommas(tokens),
                     " tokens a step, ", WithCommas(settings.steps), " steps = ",
                     HumanCount(static_cast<double>(tokens) * static_cast<double>(settings.steps)),
@@ -387,9 +387,11 @@ std::string Header(const TrainSettings& settings, const std::string& model, cons
   }
   const OptimizerSettings& optimizer = settings.optimizer;
   row("optimizer",
-      absl::StrCat("AdamW, lr ", optimizer.learning_rate, " after ",
-                   Plural(optimizer.warmup_steps, "step", "steps"), ", to ",
-                   optimizer.min_learning_rate, "; decay ", optimizer.weight_decay,
+      absl::StrCat("AdamW, lr ", optimizer.learning_rate,
+                   optimizer.warmup_steps > 0
+                       ? absl::StrCat(" after ", Plural(optimizer.warmup_steps, "step", "steps"))
+                       : "",
+                   ", to ", optimizer.min_learning_rate, "; decay ", optimizer.weight_decay,
                    optimizer.clip_norm > 0 ? absl::StrCat(", clip ", optimizer.clip_norm) : ""));
   const int64_t needed = LargestReservation(plan);
   row("machine", absl::StrCat(Plural(settings.threads, "thread", "threads"), "; a device takes ",
