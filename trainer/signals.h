@@ -8,7 +8,7 @@
 namespace zerobox {
 
 void IgnoreBrokenPipes();
-// Once, before other threads exist.
+// Before the threads of a run exist.
 void CatchStopSignals();
 // The signal that asked to stop, or 0. From any thread.
 int StopSignal();
