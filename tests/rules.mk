@@ -7,6 +7,7 @@ tests_sources := \
   tests/dataset_test.cpp \
   tests/device_test.cpp \
   tests/equality_test.cpp \
+  tests/events_test.cpp \
   tests/host_ops_test.cpp \
   tests/matmul_ops_test.cpp \
   tests/memory_test.cpp \
@@ -18,6 +19,7 @@ tests_sources := \
 
 # Linked into every test program.
 tests_support_sources := \
+  tests/process.cpp \
   tests/reference.cpp \
   tests/small_run.cpp \
 
