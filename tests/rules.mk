@@ -14,6 +14,7 @@ tests_sources := \
   tests/ops_optimizer_test.cpp \
   tests/ops_philox_test.cpp \
   tests/ops_test.cpp \
+  tests/overlap_test.cpp \
   tests/reference_ops_test.cpp \
   tests/safetensors_test.cpp \
 
