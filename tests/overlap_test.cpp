@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,14 +51,12 @@ size_t FindBegin(const Lines& lines, size_t from, const std::string& op) {
   });
 }
 
-// Where compute is made to wait for what stands behind line `from` on the communication stream.
+// Where compute is first made to wait for something on the communication stream behind line `from`.
 size_t FindWaitFor(const Lines& lines, size_t from) {
-  const size_t record = Find(lines, from, [](const Line& line) {
-    return line.what == Line::kRecord && line.stream == kCommunication;
-  });
-  if (record == lines.size()) return record;
-  return Find(lines, record, [&](const Line& line) {
-    return line.what == Line::kWait && line.stream == kCompute && line.event == lines[record].event;
+  std::set<const Event*> behind;
+  return Find(lines, from, [&](const Line& line) {
+    if (line.what == Line::kRecord && line.stream == kCommunication) behind.insert(line.event);
+    return line.what == Line::kWait && line.stream == kCompute && behind.count(line.event) > 0;
   });
 }
 
