@@ -284,11 +284,11 @@ struct Outcome {
 };
 
 Outcome TrainInAChild(int stage, const std::string& drop_wait) {
-  Process process({"/proc/self/exe", "--gtest_also_run_disabled_tests",
-                   "--gtest_filter=EventsChild.DISABLED_Trains", "--gtest_output="},
-                  {std::string(kStage) + "=" + std::to_string(stage),
-                   std::string(kDropWait) + "=" + drop_wait,
-                   "TSAN_OPTIONS=halt_on_error=1:exitcode=" + std::to_string(kRaceExitCode)});
+  Process process(
+      {"/proc/self/exe", "--gtest_also_run_disabled_tests",
+       "--gtest_filter=EventsChild.DISABLED_Trains", "--gtest_output="},
+      {std::string(kStage) + "=" + std::to_string(stage), std::string(kDropWait) + "=" + drop_wait,
+       "TSAN_OPTIONS=halt_on_error=1:exitcode=" + std::to_string(kRaceExitCode)});
   const int code = process.Wait();
   return {code, process.output()};
 }

@@ -26,8 +26,8 @@ namespace {
 struct Line {
   enum What { kEnqueue, kBegin, kEnd, kRecord, kWait } what;
   StreamId stream;
-  std::string name;          // of the op, or the event
-  int64_t id = -1;           // of the op
+  std::string name;              // of the op, or the event
+  int64_t id = -1;               // of the op
   const Event* event = nullptr;  // it may be gone
 };
 using Lines = std::vector<Line>;

@@ -41,6 +41,12 @@ void WriteFile(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
+std::string ProgramPath() {
+  if (const char* program = std::getenv("ZEROBOX_PROGRAM")) return program;
+  const std::filesystem::path test = std::filesystem::read_symlink("/proc/self/exe");
+  return (test.parent_path().parent_path() / "zerobox").string();
+}
+
 Process::Process(const std::vector<std::string>& arguments,
                  const std::vector<std::string>& environment,
                  const std::function<void()>& in_child) {

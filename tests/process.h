@@ -28,6 +28,9 @@ class TemporaryFolder {
 std::string ReadFile(const std::string& path);  // "" when there is none
 void WriteFile(const std::string& path, const std::string& text);
 
+// The program of the same build as this test: ZEROBOX_PROGRAM, or where the build puts it.
+std::string ProgramPath();
+
 // One child process. Killed if it still runs when this is destroyed.
 class Process {
  public:

@@ -46,7 +46,8 @@ class BatchFeed {
   struct Slot {
     HostBatch host;
     Buffer inputs, targets, samples;
-    std::unique_ptr<Event> uploaded;  // from_host -> compute: the batch is there; -> host: it is read
+    std::unique_ptr<Event>
+        uploaded;  // from_host -> compute: the batch is there; -> host: it is read
     std::unique_ptr<Event> consumed;  // compute -> from_host: the slot may be overwritten
   };
   Device& device_;

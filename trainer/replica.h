@@ -63,13 +63,14 @@ class Replica {
   std::unique_ptr<Stage0> zero_;
   OptimizerStates states_;
   BatchFeed feed_;
-  Buffer loss_sum_;                       // fp64 (1)
+  Buffer loss_sum_;  // fp64 (1)
   // Host memory that results are copied to. It lives as long as the device may copy: a wait for
   // the copy can end before, when the run fails.
   StepOutcome outcome_;
   std::vector<float> parameter_;
   std::unique_ptr<Event> results_ready_;  // compute -> to_host: loss and step state are final
-  std::unique_ptr<Event> results_read_;   // to_host -> host: and copied; -> compute: may be overwritten
+  std::unique_ptr<Event>
+      results_read_;  // to_host -> host: and copied; -> compute: may be overwritten
 };
 
 }  // namespace zerobox

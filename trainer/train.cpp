@@ -51,9 +51,9 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
     try {
       threads.emplace_back([&worker] { worker.Run(); });
     } catch (const std::system_error& error) {
-      abort.Fail(absl::ResourceExhaustedError(
-          absl::StrCat("the machine does not give device ", rank, " a thread: ", error.what(),
-                       ". Use fewer devices")));
+      abort.Fail(absl::ResourceExhaustedError(absl::StrCat("the machine does not give device ",
+                                                           rank, " a thread: ", error.what(),
+                                                           ". Use fewer devices")));
     }
   }
   for (std::thread& thread : threads) thread.join();

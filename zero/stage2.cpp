@@ -9,8 +9,7 @@
 namespace zerobox {
 
 Stage2::Stage2(Device& device, Communicator& data_parallel, const Layout& layout)
-    : Stage1(device, data_parallel, layout),
-      buffers_(layout.buckets().size()) {
+    : Stage1(device, data_parallel, layout), buffers_(layout.buckets().size()) {
   for (size_t bucket = 0; bucket < buffers_.size(); ++bucket) {
     bucket_reduced_.push_back(device.MakeEvent("bucket reduced"));
   }
