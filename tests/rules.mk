@@ -8,6 +8,8 @@ tests_sources := \
   tests/dataset_test.cpp \
   tests/device_test.cpp \
   tests/equality_test.cpp \
+  tests/events_test.cpp \
+  tests/failure_test.cpp \
   tests/flags_test.cpp \
   tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
@@ -16,15 +18,18 @@ tests_sources := \
   tests/ops_optimizer_test.cpp \
   tests/ops_philox_test.cpp \
   tests/ops_test.cpp \
+  tests/overlap_test.cpp \
   tests/program_test.cpp \
   tests/reference_ops_test.cpp \
   tests/resolve_test.cpp \
   tests/run_folder_test.cpp \
   tests/safetensors_test.cpp \
   tests/screen_test.cpp \
+  tests/signals_test.cpp \
 
 # Linked into every test program.
 tests_support_sources := \
+  tests/process.cpp \
   tests/reference.cpp \
   tests/small_run.cpp \
 

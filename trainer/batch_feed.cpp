@@ -17,17 +17,17 @@ BatchFeed::BatchFeed(Device& device, int64_t sequences, int64_t positions)
   }
 }
 
-HostBatch& BatchFeed::Next() {
+HostBatch* BatchFeed::Next() {
   Slot& slot = slots_[1 - current_];
-  // An error here is the device's, and returned where the step's result is waited for.
-  device_.HostWait(*slot.uploaded).IgnoreError();
+  // An error here is returned where the step's result is waited for, too.
+  if (!device_.HostWait(*slot.uploaded).ok()) return nullptr;
   if (slot.host.inputs.empty()) {
     slot.host.positions = positions_;
     slot.host.inputs.resize(sequences_ * positions_);
     slot.host.targets.resize(sequences_ * positions_);
     slot.host.samples.resize(sequences_);
   }
-  return slot.host;
+  return &slot.host;
 }
 
 Batch BatchFeed::Upload(int64_t sequences, int64_t positions) {

@@ -33,8 +33,9 @@ struct HostBatch {
 class BatchFeed {
  public:
   BatchFeed(Device& device, int64_t sequences, int64_t positions);
-  // The next slot's host side, free to be filled.
-  HostBatch& Next();
+  // The next slot's host side, free to be filled; null once the device or the run has failed, as a
+  // copy may then still be reading it.
+  HostBatch* Next();
   // Copies it on from_host; compute may read the returned batch, whose shape may be smaller than
   // the slot, until Done.
   Batch Upload(int64_t sequences, int64_t positions);
@@ -45,7 +46,8 @@ class BatchFeed {
   struct Slot {
     HostBatch host;
     Buffer inputs, targets, samples;
-    std::unique_ptr<Event> uploaded;  // from_host -> compute: the batch is there
+    std::unique_ptr<Event>
+        uploaded;  // from_host -> compute: the batch is there; -> host: it is read
     std::unique_ptr<Event> consumed;  // compute -> from_host: the slot may be overwritten
   };
   Device& device_;

@@ -6,7 +6,7 @@
 #include "trainer/signals.h"
 
 int main(int argc, char** argv) {
-  zerobox::IgnoreBrokenPipes();
+  zerobox::TurnWriteSignalsIntoErrors();
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   return zerobox::RunProgram(arguments);
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/replica.h"
 
-#include <vector>
-
 #include "ops/ops.h"
 #include "trainer/step_programs.h"
 
@@ -42,12 +40,13 @@ void Replica::InitializeWeights() {
       }
     }
   }
+  zero_->ParametersSet();
 }
 
 void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
-  device_.Zero(StreamId::kCompute, loss_sum_);
+  StartLossSum();
   for (int64_t i = 0; i < settings_.grad_accum; ++i) {
-    if (fill) fill(i, feed_.Next());
+    if (HostBatch* batch = fill ? feed_.Next() : nullptr) fill(i, *batch);
     const Batch batch = feed_.Upload(settings_.micro_batch, settings_.model.seq_len);
     RunMicroBatch({.index = i, .first = i == 0, .last = i == settings_.grad_accum - 1}, batch,
                   loss_scale);
@@ -81,8 +80,8 @@ absl::StatusOr<StepOutcome> Replica::Outcome() {
 }
 
 absl::StatusOr<double> Replica::EvaluateBatch(const FillBatch& fill) {
-  device_.Zero(StreamId::kCompute, loss_sum_);
-  if (fill) fill(feed_.Next());
+  StartLossSum();
+  if (HostBatch* batch = fill ? feed_.Next() : nullptr) fill(*batch);
   const Batch batch = feed_.Upload(settings_.micro_batch, settings_.model.seq_len);
   zero_->Begin(forward_, {});
   MicroBatchInFlight micro_batch = model_.Begin(batch, /*training=*/false);
@@ -93,13 +92,17 @@ absl::StatusOr<double> Replica::EvaluateBatch(const FillBatch& fill) {
   }
   model_.End(micro_batch);
   feed_.Done();
-  double loss_sum = 0;
   device_.Record(*results_ready_, StreamId::kCompute);
   device_.Wait(StreamId::kToHost, *results_ready_);
-  device_.CopyToHost(StreamId::kToHost, &loss_sum, loss_sum_);
+  device_.CopyToHost(StreamId::kToHost, &outcome_.loss_sum, loss_sum_);
   device_.Record(*results_read_, StreamId::kToHost);
   if (absl::Status status = device_.HostWait(*results_read_); !status.ok()) return status;
-  return loss_sum;
+  return outcome_.loss_sum;
+}
+
+void Replica::StartLossSum() {
+  device_.Wait(StreamId::kCompute, *results_read_);
+  device_.Zero(StreamId::kCompute, loss_sum_);
 }
 
 absl::Status Replica::ReadParameters(const ParameterSink& sink) {
@@ -122,13 +125,13 @@ absl::Status Replica::ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink)
     for (int i = 0; i < bucket.parameters; ++i) {
       const ParameterId parameter = bucket.first_parameter + i;
       const Range range = layout_.Parameter(parameter);
-      std::vector<float> values(range.size());
+      parameter_.resize(range.size());
       device_.Record(*results_ready_, StreamId::kCompute);  // the unit is gathered
       device_.Wait(StreamId::kToHost, *results_ready_);
-      device_.CopyToHost(StreamId::kToHost, values.data(), Held{whole, w}.Slice(range));
+      device_.CopyToHost(StreamId::kToHost, parameter_.data(), Held{whole, w}.Slice(range));
       device_.Record(*results_read_, StreamId::kToHost);
       absl::Status status = device_.HostWait(*results_read_);
-      if (status.ok()) status = sink(parameter, values.data());
+      if (status.ok()) status = sink(parameter, parameter_.data());
       if (!status.ok()) return status;
     }
   }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "ops/collectives/communicator.h"
@@ -50,6 +51,7 @@ class Replica {
   absl::Status ReadParameters(const ParameterSink& sink);
 
  private:
+  void StartLossSum();
   void RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale);
   absl::Status ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink);
 
@@ -61,10 +63,14 @@ class Replica {
   std::unique_ptr<Stage0> zero_;
   OptimizerStates states_;
   BatchFeed feed_;
-  Buffer loss_sum_;                       // fp64 (1)
-  StepOutcome outcome_;                   // host memory that the results are copied to
+  Buffer loss_sum_;  // fp64 (1)
+  // Host memory that results are copied to. It lives as long as the device may copy: a wait for
+  // the copy can end before, when the run fails.
+  StepOutcome outcome_;
+  std::vector<float> parameter_;
   std::unique_ptr<Event> results_ready_;  // compute -> to_host: loss and step state are final
-  std::unique_ptr<Event> results_read_;   // to_host -> host: and copied
+  std::unique_ptr<Event>
+      results_read_;  // to_host -> host: and copied; -> compute: may be overwritten
 };
 
 }  // namespace zerobox

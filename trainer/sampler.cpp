@@ -59,8 +59,9 @@ class Generator {
   // The logits (V) of the token that follows `context`, of at most seq_len tokens.
   absl::Status Next(std::span<const int32_t> context, std::vector<float>& logits) {
     if (!context.empty()) {
-      HostBatch& host = feed_.Next();
-      std::copy(context.begin(), context.end(), host.inputs.begin());
+      HostBatch* const host = feed_.Next();
+      if (host == nullptr) return device_.status();
+      std::copy(context.begin(), context.end(), host->inputs.begin());
     }
     const int64_t positions = std::max<int64_t>(1, std::ssize(context));
     return Run(positions, logits);

@@ -18,7 +18,10 @@ extern "C" void HandleStopSignal(int signal) {
 
 }  // namespace
 
-void IgnoreBrokenPipes() { signal(SIGPIPE, SIG_IGN); }
+void TurnWriteSignalsIntoErrors() {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+}
 
 void CatchStopSignals() {
   struct sigaction action = {};

@@ -7,7 +7,8 @@
 
 namespace zerobox {
 
-void IgnoreBrokenPipes();
+// Also for a file beyond the size that the system allows.
+void TurnWriteSignalsIntoErrors();
 // Before the threads of a run exist.
 void CatchStopSignals();
 // The signal that asked to stop, or 0. From any thread.

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "ops/host/matmul.h"
 #include "trainer/board.h"
 #include "trainer/gpt.h"
@@ -46,7 +48,13 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
   std::vector<std::thread> threads;
   for (int rank = 0; rank < settings.devices; ++rank) {
     Worker& worker = workers.emplace_back(run, rank);
-    threads.emplace_back([&worker] { worker.Run(); });
+    try {
+      threads.emplace_back([&worker] { worker.Run(); });
+    } catch (const std::system_error& error) {
+      abort.Fail(absl::ResourceExhaustedError(absl::StrCat("the machine does not give device ",
+                                                           rank, " a thread: ", error.what(),
+                                                           ". Use fewer devices")));
+    }
   }
   for (std::thread& thread : threads) thread.join();
 

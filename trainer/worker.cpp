@@ -27,6 +27,7 @@ void Worker::Run() {
     status = absl::InternalError(absl::StrCat("device ", rank_, ", ", phase_, ": ", e.what()));
   }
   if (!status.ok()) run_.abort.Fail(status);  // the first one counts
+  where_ = phase_;
   if (device_ != nullptr) Finish();
 }
 
@@ -40,7 +41,10 @@ absl::Status Worker::SetUp() {
                             .drop_wait = run_.hooks.drop_wait};
   options.regions[static_cast<int>(Region::kPersistent)] += run_.hooks.extra_bytes;
   auto device = HostDevice::Make(options, run_.abort);
-  if (!device.ok()) return device.status();
+  if (!device.ok()) {
+    return absl::Status(device.status().code(),
+                        absl::StrCat("device ", rank_, ": ", device.status().message()));
+  }
   device_ = *std::move(device);
   communicator_ = run_.group.Join(rank_, *device_);
   replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
@@ -128,6 +132,7 @@ absl::Status Worker::Evaluate(int64_t step) {
     if (!loss.ok()) return loss.status();
     loss_sum += *loss;
   }
+  if (absl::Status status = run_.dataset.status(); !status.ok()) return status;
   run_.board.PostEval(rank_, step, loss_sum, targets);
   return absl::OkStatus();
 }
@@ -152,7 +157,9 @@ absl::Status Worker::Save() {
 }
 
 void Worker::Finish() {
-  // A rank that the run's end has woken still says what it was waiting for.
+  // Before the question what it waited for: a rank that has enqueued its last call is not yet done
+  // with it. A rank that the run's end has woken still says what it was waiting for.
+  device_->StopStreams();
   std::string waiting = device_->WaitingFor(StreamId::kCompute);
   const std::string collective = device_->WaitingFor(StreamId::kCommunication);
   if (!collective.empty()) absl::StrAppend(&waiting, waiting.empty() ? "" : ", ", collective);
@@ -160,7 +167,6 @@ void Worker::Finish() {
   if (result_.memory.peak_bytes == 0) result_.memory = device_->memory().ledger();
   result_.capacity_bytes = settings_.device_memory_bytes;
   result_.poisoned_bytes = device_->memory().poisoned_bytes();
-  device_->StopStreams();
 }
 
 }  // namespace zerobox

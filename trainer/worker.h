@@ -63,7 +63,7 @@ class Worker {
   const TrainSettings& settings_;
   const int rank_;
   RankResult result_;
-  std::string where_;
+  std::string where_ = "not started";
   std::string phase_ = "set-up";
   std::unique_ptr<HostDevice> device_;
   std::unique_ptr<Communicator> communicator_;

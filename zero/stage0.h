@@ -63,6 +63,8 @@ class Stage0 {
   int64_t owned_elements() const;
   // The parameters of a bucket that stay here from step to step.
   virtual Held Parameters(const Bucket& bucket) const;
+  // Compute has written all of them: initial weights.
+  virtual void ParametersSet() {}
 
  protected:
   struct Shards {

@@ -46,8 +46,10 @@ void Stage1::ReduceBucket(BucketId bucket) {
 }
 
 void Stage1::ParametersChanged(UnitId unit) {
-  device_.Record(*updated_, StreamId::kCompute);
+  ParametersSet();
   stale_[unit] = true;
 }
+
+void Stage1::ParametersSet() { device_.Record(*updated_, StreamId::kCompute); }
 
 }  // namespace zerobox

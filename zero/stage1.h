@@ -21,6 +21,7 @@ class Stage1 : public Stage0 {
  public:
   Stage1(Device& device, Communicator& data_parallel, const Layout& layout);
   Buffer Acquire(const Visit& visit) override;
+  void ParametersSet() override;
 
  protected:
   Shards Owned() const override { return {data_parallel_.rank(), 1}; }
@@ -32,7 +33,7 @@ class Stage1 : public Stage0 {
   // The unit's parameters once gathered.
   virtual Buffer Whole(UnitId unit) const;
 
-  std::unique_ptr<Event> updated_;  // compute -> communication: AdamW has written the owned part
+  std::unique_ptr<Event> updated_;  // compute -> communication: the owned part is written
   std::vector<std::unique_ptr<Event>> gathered_;  // communication -> compute: the unit is whole
 
  private:

@@ -9,9 +9,7 @@
 namespace zerobox {
 
 Stage2::Stage2(Device& device, Communicator& data_parallel, const Layout& layout)
-    : Stage1(device, data_parallel, layout),
-      transient_free_(device.MakeEvent("transient memory free")),
-      buffers_(layout.buckets().size()) {
+    : Stage1(device, data_parallel, layout), buffers_(layout.buckets().size()) {
   for (size_t bucket = 0; bucket < buffers_.size(); ++bucket) {
     bucket_reduced_.push_back(device.MakeEvent("bucket reduced"));
   }
@@ -73,10 +71,7 @@ void Stage2::JoinReductions() {
   while (!in_flight_.empty()) RetireOldest();
 }
 
-void Stage2::FreeTransient(const Buffer& buffer) {
-  device_.Record(*transient_free_, StreamId::kCompute);
-  device_.Free(buffer);
-}
+void Stage2::FreeTransient(const Buffer& buffer) { device_.Free(buffer); }
 
 Held Stage2::Gradients(const Bucket& bucket) const { return OwnedPart(gradients_, bucket); }
 

@@ -35,10 +35,8 @@ class Stage2 : public Stage1 {
 
   // The owned part of a bucket within a buffer that holds only owned parts, without gaps.
   Held OwnedPart(Buffer shards, const Bucket& bucket) const;
-  // Frees memory that both streams have used; compute has left it.
-  void FreeTransient(const Buffer& buffer);
-
-  std::unique_ptr<Event> transient_free_;  // compute -> communication: freed memory may be written
+  // Frees memory that compute was the last to use, and that only compute will use next.
+  virtual void FreeTransient(const Buffer& buffer);
 
  private:
   void OpenBucket(BucketId id);

@@ -6,7 +6,9 @@
 namespace zerobox {
 
 Stage3::Stage3(Device& device, Communicator& data_parallel, const Layout& layout)
-    : Stage2(device, data_parallel, layout), whole_(layout.units()) {}
+    : Stage2(device, data_parallel, layout),
+      transient_free_(device.MakeEvent("transient memory free")),
+      whole_(layout.units()) {}
 
 void Stage3::AllocateParameters() {
   parameters_ = device_.Allocate(Region::kPersistent, Category::kParameters, DType::kFloat32,
@@ -32,6 +34,11 @@ void Stage3::Gather(UnitId unit) {
 void Stage3::Release(const Visit& visit) {
   if (!visit.needs_parameters || visit.keeps_parameters) return;
   FreeTransient(std::exchange(whole_[visit.unit], {}));
+}
+
+void Stage3::FreeTransient(const Buffer& buffer) {
+  device_.Record(*transient_free_, StreamId::kCompute);
+  device_.Free(buffer);
 }
 
 Held Stage3::Parameters(const Bucket& bucket) const { return OwnedPart(parameters_, bucket); }

@@ -10,6 +10,7 @@
 #ifndef ZEROBOX_ZERO_STAGE3_H_
 #define ZEROBOX_ZERO_STAGE3_H_
 
+#include <memory>
 #include <vector>
 
 #include "zero/stage2.h"
@@ -26,9 +27,12 @@ class Stage3 final : public Stage2 {
  protected:
   void Gather(UnitId unit) override;
   Buffer Whole(UnitId unit) const override { return whole_[unit]; }
+  // The next to use the memory may be a gather.
+  void FreeTransient(const Buffer& buffer) override;
 
  private:
-  std::vector<Buffer> whole_;  // by unit, while it is gathered
+  std::unique_ptr<Event> transient_free_;  // compute -> communication: freed memory may be written
+  std::vector<Buffer> whole_;              // by unit, while it is gathered
 };
 
 }  // namespace zerobox

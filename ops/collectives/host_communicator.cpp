@@ -192,7 +192,9 @@ void HostGroup::set_call_hook(CallHook hook) { meeting_->hook = std::move(hook);
 absl::Status HostGroup::Party::Run(const Post& post) {
   if (meeting_->hook) {
     absl::Status status = meeting_->hook(CallInfo{rank_, post.number, post.collective, post.label});
-    if (!status.ok()) return status;
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(Describe(post), ": ", status.message()));
+    }
   }
   Perform(post);
   return absl::OkStatus();

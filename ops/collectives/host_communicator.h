@@ -22,7 +22,8 @@ struct CallInfo {
   Collective collective;
   CallLabel label;
 };
-// For tests: called in the communication stream before the call begins; non-OK fails the device.
+// For tests: called in the communication stream before the call begins; non-OK fails the device,
+// with a message that names the call.
 using CallHook = std::function<absl::Status(const CallInfo&)>;
 
 // What the ranks of one group share: where they meet. May be destroyed once all have joined.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/device/host_memory.h"
 #include "ops/device/host_stream.h"
+#include "ops/device/thread_sanitizer.h"
 #include "ops/device/thread_team.h"
 #include "ops/host/host_ops.h"
 
@@ -158,31 +159,59 @@ std::unique_ptr<Event> HostDevice::MakeEvent(std::string_view name) {
 }
 
 void HostDevice::Record(Event& event, StreamId stream) {
-  auto mark = std::make_shared<Mark>();
-  static_cast<HostEvent&>(event).latest = mark;
-  Push(stream, [this, mark] { state_->events.Notify([&] { mark->done = true; }); });
+  if (options_.recorder != nullptr) options_.recorder->OnRecord(rank(), stream, event);
+  std::shared_ptr<Mark> mark = std::make_shared<Mark>();
+  {
+    const UnorderedScope scope;
+    static_cast<HostEvent&>(event).latest = mark;
+  }
+  Push(stream, [this, mark = std::move(mark)] {
+    Publish(mark.get());
+    const UnorderedScope scope;
+    state_->events.Notify([&] { mark->done = true; });
+  });
 }
 
 void HostDevice::Wait(StreamId stream, const Event& event) {
-  const std::shared_ptr<Mark> mark = static_cast<const HostEvent&>(event).latest;
-  if (mark == nullptr) return;
-  if (!options_.drop_wait.empty() && event.name() == options_.drop_wait) return;
+  const std::shared_ptr<Mark>& latest = static_cast<const HostEvent&>(event).latest;
+  if (latest == nullptr) return;
+  if (options_.recorder != nullptr) options_.recorder->OnWait(rank(), stream, event);
+  if (Dropped(event.name(), Name(stream))) return;
   if (Inline(stream)) {
-    WaitForMark(stream, event.name(), *mark);
+    WaitForMark(stream, event.name(), *latest);
     return;
   }
-  Push(stream, [this, stream, name = event.name(), mark] { WaitForMark(stream, name, *mark); });
+  std::shared_ptr<Mark> mark;
+  {
+    const UnorderedScope scope;
+    mark = latest;
+  }
+  Push(stream, [this, stream, name = event.name(), mark = std::move(mark)] {
+    WaitForMark(stream, name, *mark);
+  });
 }
 
 absl::Status HostDevice::HostWait(const Event& event) {
-  const std::shared_ptr<Mark> mark = static_cast<const HostEvent&>(event).latest;
-  if (mark != nullptr) WaitForMark(StreamId::kCompute, event.name(), *mark);
+  const std::shared_ptr<Mark>& latest = static_cast<const HostEvent&>(event).latest;
+  if (latest == nullptr) return status();
+  if (options_.recorder != nullptr) options_.recorder->OnHostWait(rank(), event);
+  if (!Dropped(event.name(), "host")) WaitForMark(StreamId::kCompute, event.name(), *latest);
   return status();
 }
 
-void HostDevice::WaitForMark(StreamId waiter, const std::string& name, const Mark& mark) {
-  SetWaitingFor(waiter, name);
-  if (state_->events.WaitUntil([&] { return mark.done; })) SetWaitingFor(waiter, "");
+bool HostDevice::Dropped(std::string_view event, std::string_view waiter) const {
+  if (options_.drop_wait.empty()) return false;
+  return options_.drop_wait == std::string(event) + " -> " + std::string(waiter);
+}
+
+void HostDevice::WaitForMark(StreamId waiter, const std::string& name, Mark& mark) {
+  {
+    const UnorderedScope scope;
+    SetWaitingFor(waiter, name);
+    if (!state_->events.WaitUntil([&] { return mark.done; })) return;
+    SetWaitingFor(waiter, "");
+  }
+  Follow(&mark);
 }
 
 void HostDevice::Copy(StreamId stream, Buffer to, Buffer from) {
@@ -252,6 +281,7 @@ absl::Status HostDevice::status() const {
 }
 
 std::string HostDevice::WaitingFor(StreamId stream) const {
+  const UnorderedScope scope;
   const std::lock_guard<std::mutex> lock(state_->mutex);
   return state_->waiting_for[static_cast<size_t>(stream)];
 }
@@ -259,6 +289,7 @@ std::string HostDevice::WaitingFor(StreamId stream) const {
 void HostDevice::SetWaitingFor(StreamId stream, std::string what) {
   // After a failure nothing new is waited for; what the abort ended stays named.
   if (!what.empty() && abort_.failed()) return;
+  const UnorderedScope scope;
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->waiting_for[static_cast<size_t>(stream)] = std::move(what);
 }

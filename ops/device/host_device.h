@@ -28,7 +28,8 @@ struct HostDeviceOptions {
   Recorder* recorder = nullptr;
   // For tests. The compute stream is a thread too, as on a GPU, so every event is needed.
   bool threaded_compute = false;
-  std::string drop_wait = {};  // Wait ignores events of this name
+  // Wait and HostWait ignore this edge: "EVENT -> STREAM", or "EVENT -> host".
+  std::string drop_wait = {};
 };
 
 class HostDevice final : public Device {
@@ -86,8 +87,10 @@ class HostDevice final : public Device {
   // Puts `item` into the stream's queue (runs it, on kCompute).
   bool Inline(StreamId stream) const;  // runs in the worker's thread
   void Push(StreamId stream, std::function<void()> item);
+  // The edge from `mark` to a stream or the host is drop_wait's.
+  bool Dropped(std::string_view event, std::string_view waiter) const;
   // Blocks the thread of `waiter` until `mark` is done or the run is aborted.
-  void WaitForMark(StreamId waiter, const std::string& name, const Mark& mark);
+  void WaitForMark(StreamId waiter, const std::string& name, Mark& mark);
   HostDeviceOptions options_;
   Abort& abort_;
   std::unique_ptr<State> state_;

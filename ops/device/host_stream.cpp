@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "ops/device/thread_sanitizer.h"
+
 namespace zerobox {
 
 HostStream::HostStream(Abort& abort) : point_(abort), thread_([this] { Loop(); }) {}
@@ -13,21 +15,31 @@ HostStream::~HostStream() {
 }
 
 void HostStream::Push(std::function<void()> item) {
-  point_.Notify([&] { queue_.push_back(std::move(item)); });
+  Item next = std::make_unique<std::function<void()>>(std::move(item));
+  Publish(next.get());
+  const UnorderedScope scope;
+  point_.Notify([&] { queue_.push_back(std::move(next)); });
 }
 
 void HostStream::Loop() {
-  for (;;) {
-    std::function<void()> item;
-    const bool more = point_.WaitUntil([&] {
-      if (queue_.empty()) return stop_;
-      item = std::move(queue_.front());
-      queue_.pop_front();
-      return true;
-    });
-    if (!more || item == nullptr) return;  // aborted, or stopped with nothing left to do
-    item();
+  while (Item item = Next()) {
+    Follow(item.get());
+    (*item)();
+    const UnorderedScope scope;
+    item.reset();
   }
+}
+
+HostStream::Item HostStream::Next() {
+  const UnorderedScope scope;
+  Item item;
+  const bool more = point_.WaitUntil([&] {
+    if (queue_.empty()) return stop_;
+    item = std::move(queue_.front());
+    queue_.pop_front();
+    return true;
+  });
+  return more ? std::move(item) : nullptr;
 }
 
 }  // namespace zerobox

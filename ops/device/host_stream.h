@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include "ops/device/abort.h"
@@ -25,10 +26,12 @@ class HostStream {
   void Push(std::function<void()> item);
 
  private:
+  using Item = std::unique_ptr<std::function<void()>>;  // its address is the thread sanitizer's key
   void Loop();
+  Item Next();  // null: aborted, or stopped with nothing left to do
   WaitPoint point_;
-  std::deque<std::function<void()>> queue_;  // guarded by point_
-  bool stop_ = false;                        // guarded by point_
+  std::deque<Item> queue_;  // guarded by point_
+  bool stop_ = false;       // guarded by point_
   std::thread thread_;
 };
 

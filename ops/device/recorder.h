@@ -15,6 +15,7 @@ namespace zerobox {
 enum class Category : uint8_t;
 enum class Region : uint8_t;
 enum class StreamId : uint8_t;
+class Event;
 
 class Recorder {
  public:
@@ -26,6 +27,11 @@ class Recorder {
   virtual void OnAllocate(int rank, Region region, Category category, std::string_view label,
                           const Buffer& buffer) = 0;
   virtual void OnFree(int rank, const Buffer& buffer) = 0;
+  // The worker has put a record of the event, or a wait for its latest record, into a stream; or
+  // itself is about to wait for it. Where there is no record yet, there is nothing to wait for.
+  virtual void OnRecord(int /*rank*/, StreamId /*stream*/, const Event& /*event*/) {}
+  virtual void OnWait(int /*rank*/, StreamId /*stream*/, const Event& /*event*/) {}
+  virtual void OnHostWait(int /*rank*/, const Event& /*event*/) {}
 };
 
 }  // namespace zerobox
