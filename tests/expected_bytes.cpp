@@ -30,8 +30,8 @@ ExpectedBytes::ExpectedBytes(const TrainSettings& settings)
   const ModelConfig& model = settings.model;
   const int64_t h = model.n_embd;
   const std::vector<int64_t> ends = {model.vocab_size * h, model.seq_len * h, h, h};
-  const std::vector<int64_t> block = {h,     h, 3 * h * h, 3 * h,     h * h,     h, h, h,
-                                      4 * h * h, 4 * h, 4 * h * h, h};
+  const std::vector<int64_t> block = {h, h, 3 * h * h, 3 * h, h * h,     h,
+                                      h, h, 4 * h * h, 4 * h, 4 * h * h, h};
   ends_buckets_ = Cut(ends);
   block_buckets_ = Cut(block);
   for (const Bucket& bucket : ends_buckets_) ends_ += bucket.elements;
@@ -68,8 +68,9 @@ PerCategory<int64_t> ExpectedBytes::Persistent() const {
   const int64_t tokens = settings_.micro_batch * settings_.model.seq_len;
   // The squared norm by owner (fp64), the step's state (7 x 8 bytes), the loss (fp64), and two
   // slots of a batch: int32 inputs and targets, int64 sample numbers.
-  At(bytes, Category::kWorkspace) = Aligned(8 * n_) + Aligned(56) + Aligned(8) +
-                                    2 * (2 * Aligned(4 * tokens) + Aligned(8 * settings_.micro_batch));
+  At(bytes, Category::kWorkspace) =
+      Aligned(8 * n_) + Aligned(56) + Aligned(8) +
+      2 * (2 * Aligned(4 * tokens) + Aligned(8 * settings_.micro_batch));
   return bytes;
 }
 
@@ -125,8 +126,8 @@ std::vector<ExpectedBytes::Moment> ExpectedBytes::Moments() const {
   std::vector<Moment> moments;
   const auto add = [&](const std::string& what, int64_t activations, int64_t gradient,
                        int64_t gathered) {
-    moments.push_back({what, activations,
-                       (stage_ >= 2 ? gradient : 0) + (stage_ >= 3 ? gathered : 0)});
+    moments.push_back(
+        {what, activations, (stage_ >= 2 ? gradient : 0) + (stage_ >= 3 ? gathered : 0)});
   };
   // The head needs the ends' parameters beside their gradient, and the last block is kept.
   add("head", ForwardActivations() + Activations({h}), EndsGradient(false, false),

@@ -175,8 +175,7 @@ TEST(Formulas, SendNothingFromOneRankToItself) {
 
 TEST(Formulas, DoNotOverflowAtTheSizesThatThePaperDreamsOf) {
   // 10^15 parameters, 1000 micro-batches: 4 x 10^15 x 1000 x 2 x 7/8 bytes gathered.
-  const auto bytes =
-      StepTraffic(3, 1'000'000 * kBillion, 8, 1000, WidthsOf(DType::kFloat32));
+  const auto bytes = StepTraffic(3, 1'000'000 * kBillion, 8, 1000, WidthsOf(DType::kFloat32));
   EXPECT_EQ(bytes[static_cast<int>(Collective::kAllGather)], 7'000'000'000 * kBillion);
 }
 

@@ -14,8 +14,8 @@ namespace {
 
 // Three units of odd sizes: 7 + 2600, 1, and 64 + 130 + 4096 + 5 elements.
 std::vector<ParameterSpec> OddParameters() {
-  return {{"a", {7}, 0, false},       {"b", {26, 100}, 0, true}, {"c", {}, 1, false},
-          {"d", {64}, 2, false},      {"e", {2, 65}, 2, true},   {"f", {16, 16, 16}, 2, true},
+  return {{"a", {7}, 0, false},      {"b", {26, 100}, 0, true}, {"c", {}, 1, false},
+          {"d", {64}, 2, false},     {"e", {2, 65}, 2, true},   {"f", {16, 16, 16}, 2, true},
           {"g", {1, 5, 1}, 2, false}};
 }
 constexpr int64_t kOddElements = 7 + 2600 + 1 + 64 + 130 + 4096 + 5;

@@ -61,8 +61,8 @@ void ForEachRun(const ModelConfig& model, const Check& check) {
   for (const int devices : {1, 2, 4, 8}) {
     for (int stage = 0; stage <= 3; ++stage) {
       for (const int64_t micro_batches : {1, 3}) {
-        SCOPED_TRACE(testing::Message() << "stage " << stage << ", N = " << devices
-                                        << ", m = " << micro_batches);
+        SCOPED_TRACE(testing::Message()
+                     << "stage " << stage << ", N = " << devices << ", m = " << micro_batches);
         check(Settings(model, stage, devices, micro_batches));
       }
     }
@@ -133,7 +133,8 @@ TEST(Plan, HoldsWhatTheFormulasSayInEveryCategory) {
 TEST(Plan, HoldsWhatTheFormulasSayForEveryBucketSize) {
   for (const int64_t bucket_bytes : {1, 4000, 20000, 60000}) {
     for (const double dropout : {0.0, 0.1}) {
-      SCOPED_TRACE(testing::Message() << "bucket_bytes " << bucket_bytes << ", dropout " << dropout);
+      SCOPED_TRACE(testing::Message()
+                   << "bucket_bytes " << bucket_bytes << ", dropout " << dropout);
       ForEachRun(SmallSettings().model, [&](TrainSettings settings) {
         settings.bucket_bytes = bucket_bytes;
         settings.dropout = dropout;
@@ -158,10 +159,10 @@ TEST(Plan, NeedsTheSameBuffersWhateverTheDepth) {
       // The ends' gradient and two buckets; in stage 3 also two gathered blocks, or, at the head,
       // the ends' parameters, their gradient and the last block, which is more for this vocabulary.
       const int64_t bytes =
-          stage == 2 ? expected.ends() + 2 * expected.constant_size()
-                     : std::max(expected.ends() + 2 * expected.block() +
-                                    2 * expected.constant_size(),
-                                2 * expected.ends() + expected.block());
+          stage == 2
+              ? expected.ends() + 2 * expected.constant_size()
+              : std::max(expected.ends() + 2 * expected.block() + 2 * expected.constant_size(),
+                         2 * expected.ends() + expected.block());
       for (const int64_t layers : {2, 12, 96}) EXPECT_EQ(buffers(layers), bytes);
       // 4 bytes x the two buckets of the ends, and of a block 4,727,808 + 2,360,320 elements.
       EXPECT_EQ(expected.ends(), 4 * (50257 * 768 + 256 + 1026 * 768));
@@ -211,17 +212,27 @@ TEST(Plan, ReservesTheHighWaterOfEveryRegion) {
       }
       const int64_t buffers = expected.CommunicationBuffersPeak();
       if (settings.zero_stage == 2) {
-        // Buckets are given back in the order in which they were taken and are of one size: no holes.
+        // Buckets are given back in the order in which they were taken and are of one size: no
+        // holes.
         EXPECT_EQ(region(Region::kTransient), buffers);
       } else {
+        // Gathered units and buckets of other sizes come and go between each other: a hole of up to
+        // one block, where the next unit was put behind a bucket that left before it.
         EXPECT_GE(region(Region::kTransient), buffers);
-        EXPECT_LE(region(Region::kTransient), buffers + expected.block() + expected.ends());
+        EXPECT_LE(region(Region::kTransient), buffers + expected.block());
       }
+      EXPECT_LE(slack, rank.memory.peak_bytes / 10);
       EXPECT_EQ(slack, region(Region::kActivations) + region(Region::kTransient) -
                            Of(rank.memory.at_peak, Category::kActivations) -
                            Of(rank.memory.at_peak, Category::kCommunicationBuffers));
     });
   }
+}
+
+TEST(Plan, ReservesNothingMoreThanThePeakForGpt2InStage3) {
+  // Its vocabulary is so large that the head's backward is the peak of both regions.
+  const RankPlan rank = Plan(Settings(kGpt2, 3, 8, 1)).ranks[0];
+  EXPECT_EQ(ReservedBytes(rank.regions), rank.memory.peak_bytes);
 }
 
 void ExpectPlannedTraffic(const TrainSettings& settings) {

@@ -8,6 +8,7 @@ tests_sources := \
   tests/dataset_test.cpp \
   tests/device_test.cpp \
   tests/equality_test.cpp \
+  tests/fit_test.cpp \
   tests/formulas_test.cpp \
   tests/host_ops_test.cpp \
   tests/layout_test.cpp \
