@@ -44,8 +44,9 @@ void ExpectWitness(const SmallRun& run, const TrainSettings& settings) {
     EXPECT_EQ(LiveBytes(run, rank, Category::kGradients), 4 * padded / (stage >= 2 ? n : 1));
     EXPECT_EQ(LiveBytes(run, rank, Category::kOptimizerStates), 8 * padded / (stage >= 1 ? n : 1));
     EXPECT_EQ(Counted(run, rank, Collective::kAllReduce).calls, stage == 0 && n > 1 ? buckets : 0);
-    EXPECT_EQ(Counted(run, rank, Collective::kReduceScatter).calls,
-              stage == 0 ? 0 : stage == 1 ? buckets : m * buckets);
+    EXPECT_EQ(Counted(run, rank, Collective::kReduceScatter).calls, stage == 0   ? 0
+                                                                    : stage == 1 ? buckets
+                                                                                 : m * buckets);
     const int64_t ends = settings.bucket_bytes == kOneParameter ? 4 : 1;
     const int64_t block = settings.bucket_bytes == kOneParameter ? 12 : 1;
     // Stage 3: the ends twice, the first block twice, the last block once.
@@ -74,9 +75,9 @@ TEST_P(Equality, StageAndBucketsDoNotChangeABit) {
   settings.devices = GetParam().devices;
   settings.optimizer.clip_norm = GetParam().clip_norm;
   const SmallRun reference = RunAndWitness(settings);
-  const auto clipped = std::count_if(reference.result.step_metrics.begin(),
-                                     reference.result.step_metrics.end(),
-                                     [](const StepMetrics& step) { return step.clip < 1; });
+  const auto clipped =
+      std::count_if(reference.result.step_metrics.begin(), reference.result.step_metrics.end(),
+                    [](const StepMetrics& step) { return step.clip < 1; });
   EXPECT_GE(clipped, 10) << "clipping must act in a third of the steps";
   EXPECT_LT(clipped, 30) << "and not in all";
   EXPECT_LT(reference.result.step_metrics.back().loss,
@@ -144,8 +145,8 @@ TEST(GlobalBatch, CutOverDevicesAndMicroBatchesGivesTheSameLossesToRounding) {
   for (const int devices : {1, 2, 3, 4, 6}) {
     for (const int64_t micro_batches : {1, 2, 3, 4}) {
       if (kGlobalBatch % (devices * micro_batches) != 0) continue;
-      SCOPED_TRACE(testing::Message() << devices << " devices, " << micro_batches
-                                      << " micro-batches");
+      SCOPED_TRACE(testing::Message()
+                   << devices << " devices, " << micro_batches << " micro-batches");
       settings.devices = devices;
       settings.grad_accum = micro_batches;
       settings.micro_batch = kGlobalBatch / (devices * micro_batches);

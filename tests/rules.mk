@@ -9,7 +9,9 @@ tests_sources := \
   tests/device_test.cpp \
   tests/equality_test.cpp \
   tests/fit_test.cpp \
+  tests/flags_test.cpp \
   tests/formulas_test.cpp \
+  tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
   tests/layout_test.cpp \
   tests/matmul_ops_test.cpp \
@@ -18,8 +20,12 @@ tests_sources := \
   tests/ops_philox_test.cpp \
   tests/ops_test.cpp \
   tests/plan_test.cpp \
+  tests/program_test.cpp \
   tests/reference_ops_test.cpp \
+  tests/resolve_test.cpp \
+  tests/run_folder_test.cpp \
   tests/safetensors_test.cpp \
+  tests/screen_test.cpp \
   tests/skip_test.cpp \
 
 # Linked into every test program.

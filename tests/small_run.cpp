@@ -31,8 +31,7 @@ void SyntheticDataset::Train(int64_t position, std::span<int32_t> inputs,
                              std::span<int32_t> targets) const {
   for (int64_t t = 0; t < sequence_length_; ++t) {
     inputs[t] = Token(TrainSequence(position), t);
-    targets[t] =
-        ignored_ && ignored_(position, t) ? -1 : Token(TrainSequence(position), t + 1);
+    targets[t] = ignored_ && ignored_(position, t) ? -1 : Token(TrainSequence(position), t + 1);
   }
 }
 

@@ -25,7 +25,8 @@ class SyntheticDataset final : public Dataset {
   int64_t train_tokens() const override { return train_sequences() * sequence_length_; }
   int64_t train_sequences() const override { return 1000; }
   int64_t validation_sequences() const override { return 10; }
-  void Train(int64_t position, std::span<int32_t> inputs, std::span<int32_t> targets) const override;
+  void Train(int64_t position, std::span<int32_t> inputs,
+             std::span<int32_t> targets) const override;
   int64_t TrainTargets(int64_t position) const override;
   int64_t Epoch(int64_t position) const override { return position / train_sequences(); }
   int64_t TrainSequence(int64_t position) const override { return position % train_sequences(); }

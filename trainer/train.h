@@ -17,8 +17,8 @@
 
 namespace zerobox {
 
-// Told of every step and evaluation while a run goes on: in step order, one call at a time, from the
-// workers' threads.
+// Told of every step and evaluation while a run goes on: in step order, one call at a time, from
+// the workers' threads.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
@@ -35,9 +35,9 @@ struct TrainHooks {
   // is there for what this allocates.
   std::function<void(int rank, Device& device)> after_setup;
   int64_t extra_bytes = 0;
-  bool poison = false;             // see MemoryPool::PoisonFreshMemory
-  bool threaded_compute = false;   // see HostDeviceOptions
-  std::string drop_wait;           // see HostDeviceOptions
+  bool poison = false;            // see MemoryPool::PoisonFreshMemory
+  bool threaded_compute = false;  // see HostDeviceOptions
+  std::string drop_wait;          // see HostDeviceOptions
   Recorder* recorder = nullptr;
   // The trained parameters, one at a time, on the thread of rank 0.
   std::function<void(const std::string& name, const float* values, int64_t elements)> parameter;

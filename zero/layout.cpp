@@ -24,8 +24,9 @@ absl::Status CheckSpecs(const std::vector<ParameterSpec>& parameters) {
     int64_t elements = 1;
     for (const int64_t dimension : spec.shape) {
       if (dimension < 1 || elements > kMaxElements / dimension) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            spec.name, " has a dimension of ", dimension, ", wanted at least 1 and at most 2^60 elements in all"));
+        return absl::InvalidArgumentError(
+            absl::StrCat(spec.name, " has a dimension of ", dimension,
+                         ", wanted at least 1 and at most 2^60 elements in all"));
       }
       elements *= dimension;
     }
@@ -54,7 +55,8 @@ absl::StatusOr<Layout> Layout::Make(std::vector<ParameterSpec> parameters, int s
                                     int64_t bucket_bytes, DType gradient) {
   if (shards < 1 || bucket_bytes < 1 || parameters.empty() || parameters[0].unit != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a layout wants at least one parameter (in unit 0), one shard and one byte a bucket; found ",
+        "a layout wants at least one parameter (in unit 0), one shard and one byte a bucket; "
+        "found ",
         parameters.size(), " parameters, ", shards, " shards, ", bucket_bytes, " bytes"));
   }
   if (absl::Status status = CheckSpecs(parameters); !status.ok()) return status;
@@ -70,7 +72,8 @@ absl::StatusOr<Layout> Layout::Make(std::vector<ParameterSpec> parameters, int s
     const bool new_unit = spec.unit != bucket.unit;
     if (bucket.parameters > 0 && (new_unit || bucket.elements + elements > bucket_elements)) {
       layout.CloseBucket(bucket);
-      bucket = {.unit = spec.unit, .range = {layout.padded_, layout.padded_}, .first_parameter = id};
+      bucket = {
+          .unit = spec.unit, .range = {layout.padded_, layout.padded_}, .first_parameter = id};
     }
     const int64_t begin = bucket.range.begin + bucket.elements;
     layout.ranges_.push_back({begin, begin + elements});

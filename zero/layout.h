@@ -2,11 +2,11 @@
 //
 // Layout: the only owner of "who keeps which element".
 //
-// All parameters stand one after the other in one flat space. A unit is a run of parameters that are
-// gathered together; it is cut into buckets at parameter boundaries, each of at most `bucket_bytes`
-// of gradient, or one parameter where that is larger. A bucket is padded to a multiple of
-// shards * kShardAlignment elements, and shard r owns its r-th part, so that every collective is one
-// contiguous call in place:
+// All parameters stand one after the other in one flat space. A unit is a run of parameters that
+// are gathered together; it is cut into buckets at parameter boundaries, each of at most
+// `bucket_bytes` of gradient, or one parameter where that is larger. A bucket is padded to a
+// multiple of shards * kShardAlignment elements, and shard r owns its r-th part, so that every
+// collective is one contiguous call in place:
 //
 //   flat space   | unit 0                          | unit 1              | ...
 //   buckets      | bucket 0       | bucket 1       | bucket 2            |
@@ -82,8 +82,8 @@ class Layout {
   // What shards [first, first + count) own of a bucket, padding included.
   Range Owned(const Bucket& bucket, int first, int count) const;
 
-  int64_t parameters() const { return elements_; }          // Psi
-  int64_t padded() const { return padded_; }                // the flat space
+  int64_t parameters() const { return elements_; }  // Psi
+  int64_t padded() const { return padded_; }        // the flat space
   int64_t padding() const { return padded_ - elements_; }
 
  private:

@@ -5,7 +5,8 @@
 // other stages: training is one loop for all of them,
 //
 //   for each micro-batch:     zero.Begin(program, micro_batch)
-//     for visit in program:   w = zero.Acquire(visit); model.Run(visit, w, zero); zero.Release(visit)
+//     for visit in program:   w = zero.Acquire(visit); model.Run(visit, w, zero);
+//     zero.Release(visit)
 //                             // backward asks zero.Gradient(p), adds to it, then zero.Reduce(p)
 //   zero.Step(states)
 //
@@ -49,8 +50,8 @@ class Stage0 {
   // space from Layout::Unit(unit).begin on. Visits are acquired and released in program order.
   virtual Buffer Acquire(const Visit& visit);
   virtual void Release(const Visit&) {}
-  // Where backward adds the gradient of a parameter; zero at its first use in the step (stages 2 and
-  // 3: in the micro-batch). At most two parameters are between their Gradient and their Reduce.
+  // Where backward adds the gradient of a parameter; zero at its first use in the step (stages 2
+  // and 3: in the micro-batch). At most two parameters are between their Gradient and their Reduce.
   virtual Buffer Gradient(ParameterId parameter);
   // Backward has left this parameter's gradient for the last time in this micro-batch.
   void Reduce(ParameterId parameter);
@@ -99,11 +100,12 @@ class Stage0 {
   std::vector<bool> in_use_;    // by bucket, in this micro-batch
   std::vector<int> remaining_;  // parameters of the bucket that are not reduced yet
   int remaining_buckets_ = 0;
-  Buffer sums_;                          // fp64 (N): squares of the gradient, by owner
-  std::unique_ptr<Event> bucket_full_;   // compute -> communication: a bucket's gradient is complete
-  std::unique_ptr<Event> reduced_;       // communication -> compute: gradients are reduced
-  std::unique_ptr<Event> squares_ready_; // compute -> communication: this rank's squares are summed
-  std::unique_ptr<Event> squares_known_; // communication -> compute: so are everyone's
+  Buffer sums_;                         // fp64 (N): squares of the gradient, by owner
+  std::unique_ptr<Event> bucket_full_;  // compute -> communication: a bucket's gradient is complete
+  std::unique_ptr<Event> reduced_;      // communication -> compute: gradients are reduced
+  std::unique_ptr<Event>
+      squares_ready_;  // compute -> communication: this rank's squares are summed
+  std::unique_ptr<Event> squares_known_;  // communication -> compute: so are everyone's
 };
 
 }  // namespace zerobox

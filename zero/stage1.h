@@ -3,10 +3,10 @@
 // Stage 1, P_os (arXiv:1910.02054, section 5.1): a rank keeps the optimizer states of 1/N of the
 // parameters and updates only those: 4 + 12/N bytes a parameter instead of 16 in mixed precision.
 //
-// The difference to stage 0: the gradient is reduce-scattered, since a rank needs the sum of its own
-// part only, and after the update the other parts of the parameters are stale. They are gathered
-// lazily, a unit at a time, one unit ahead of the next forward pass, so that the gather hides behind
-// the compute. Together that sends what the all-reduce did: 2 Psi (section 7.2.1).
+// The difference to stage 0: the gradient is reduce-scattered, since a rank needs the sum of its
+// own part only, and after the update the other parts of the parameters are stale. They are
+// gathered lazily, a unit at a time, one unit ahead of the next forward pass, so that the gather
+// hides behind the compute. Together that sends what the all-reduce did: 2 Psi (section 7.2.1).
 #ifndef ZEROBOX_ZERO_STAGE1_H_
 #define ZEROBOX_ZERO_STAGE1_H_
 
@@ -32,7 +32,7 @@ class Stage1 : public Stage0 {
   // The unit's parameters once gathered.
   virtual Buffer Whole(UnitId unit) const;
 
-  std::unique_ptr<Event> updated_;                // compute -> communication: AdamW has written the owned part
+  std::unique_ptr<Event> updated_;  // compute -> communication: AdamW has written the owned part
   std::vector<std::unique_ptr<Event>> gathered_;  // communication -> compute: the unit is whole
 
  private:

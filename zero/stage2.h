@@ -3,11 +3,11 @@
 // Stage 2, P_os+g (arXiv:1910.02054, section 5.2): a rank keeps the gradient of its own 1/N only:
 // 2 + 14/N bytes a parameter in mixed precision.
 //
-// The difference to stage 1: a gradient is whole only in a transient bucket, while backward fills it
-// and until its reduce-scatter has left the owned part, which is added to the gradient shard. Two
-// bucket buffers of constant size (C_B, section 6.2) are enough whatever the depth: one is filled
-// while the other is reduced. No rank keeps a whole gradient, so every micro-batch reduces: (m + 1)
-// Psi with m micro-batches instead of 2 Psi.
+// The difference to stage 1: a gradient is whole only in a transient bucket, while backward fills
+// it and until its reduce-scatter has left the owned part, which is added to the gradient shard.
+// Two bucket buffers of constant size (C_B, section 6.2) are enough whatever the depth: one is
+// filled while the other is reduced. No rank keeps a whole gradient, so every micro-batch reduces:
+// (m + 1) Psi with m micro-batches instead of 2 Psi.
 //
 // One exception: a unit that backward visits twice (the ends: the head first, the lookup last)
 // keeps its whole gradient in a buffer of its own in between, so that it is reduced only once.
@@ -30,7 +30,7 @@ class Stage2 : public Stage1 {
 
  protected:
   Held Gradients(const Bucket& bucket) const override;  // the owned part
-  void ReduceBucket(BucketId id) override;          // reduce-scatter, in every micro-batch
+  void ReduceBucket(BucketId id) override;              // reduce-scatter, in every micro-batch
   void JoinReductions() override;
 
   // The owned part of a bucket within a buffer that holds only owned parts, without gaps.

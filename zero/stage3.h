@@ -4,8 +4,8 @@
 // everything: 16/N bytes a parameter in mixed precision.
 //
 // The difference to stage 2: parameters go stale after every use, not after every step. Acquire
-// gathers a unit into transient memory, one unit ahead as before, and Release gives the memory back.
-// At most the ends, the unit in use and the one fetched ahead are whole at once. The unit is
+// gathers a unit into transient memory, one unit ahead as before, and Release gives the memory
+// back. At most the ends, the unit in use and the one fetched ahead are whole at once. The unit is
 // gathered again for backward: 3 Psi (section 7.2.2), less what the step program keeps in between.
 #ifndef ZEROBOX_ZERO_STAGE3_H_
 #define ZEROBOX_ZERO_STAGE3_H_

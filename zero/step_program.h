@@ -25,7 +25,7 @@ struct Visit {
   Pass pass = Pass::kForward;
   std::string layer;  // "lookup", "block 3", "head"
   UnitId unit = 0;
-  bool needs_parameters = true;  // the lookup's backward needs none
+  bool needs_parameters = true;   // the lookup's backward needs none
   bool keeps_parameters = false;  // the unit is used again soon: Release leaves it gathered
 };
 using StepProgram = std::vector<Visit>;

@@ -2,10 +2,9 @@
 //
 // A call on rank r, in the communication thread of its device:
 //   1. It posts its buffer and meets the others: now all buffers are there and may be used.
-//   2. It does its share, which touches only what is its own to write (part r everywhere in an
-//      all-gather; part r of its own buffer in a reduce-scatter).
+//   2. It does its share: rank r alone reads and writes part r, in the buffers of all. So an
+//      all-reduce needs no meeting between its two halves. In a broadcast each rank takes its copy.
 //   3. It meets the others again: now nobody uses its buffer any more.
-// An all-reduce is the shares of a reduce-scatter and of an all-gather with a meeting between.
 #include "ops/collectives/host_communicator.h"
 
 #include <algorithm>
@@ -210,9 +209,6 @@ void HostGroup::Party::Perform(const Post& post) {
       break;
     case Collective::kAllReduce:
       ReduceOwnPart(post);
-      Leave();
-      // Before a part is overwritten by its sum, all must have read it.
-      if (!Enter(post)) return;
       SendOwnPart(post);
       break;
     case Collective::kBroadcast:

@@ -33,7 +33,7 @@ bool WaitPoint::WaitUntil(const std::function<bool()>& ready) {
   }
 }
 
-void Abort::Fail(absl::Status error) {
+void Abort::Fail(const absl::Status& error) {
   assert(!error.ok());
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failed()) return;

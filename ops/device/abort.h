@@ -42,7 +42,7 @@ class WaitPoint {
 class Abort {
  public:
   // Keeps the first error (later ones are dropped) and wakes every WaitPoint.
-  void Fail(absl::Status error);
+  void Fail(const absl::Status& error);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // OK until Fail; then the first error.
   absl::Status status() const;

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The whole model, visit by visit, against a double-precision forward pass written out in one
+// piece: the loss directly, every parameter's gradient by central differences.
+#include "trainer/gpt.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/collectives/plan_communicator.h"
+#include "ops/device/host_device.h"
+#include "ops/host/matmul.h"
+#include "ops/philox.h"
+#include "tests/reference.h"
+#include "trainer/batch_feed.h"
+#include "trainer/step_programs.h"
+
+namespace zerobox {
+namespace {
+
+using reference::Array;
+
+constexpr int64_t kBatch = 3;
+constexpr int64_t kPositions = 7;  // fewer than the model's
+constexpr uint64_t kSeed = 11;
+constexpr float kScale = 0.125F;
+const ModelConfig kModel = {
+    .n_layer = 2, .n_head = 3, .n_embd = 33, .seq_len = 9, .vocab_size = 101};
+
+// Parameters by name, in double precision.
+struct Weights {
+  std::vector<ParameterSpec> specs = GptParameters(kModel);
+  std::vector<Array> values;
+  const Array& operator[](const std::string& name) const {
+    const auto found = std::find_if(specs.begin(), specs.end(),
+                                    [&](const ParameterSpec& spec) { return spec.name == name; });
+    return values.at(found - specs.begin());
+  }
+};
+
+Weights RandomWeights() {
+  Weights weights;
+  for (size_t id = 0; id < weights.specs.size(); ++id) {
+    const bool norm_weight = weights.specs[id].name.find("ln_") != std::string::npos &&
+                             weights.specs[id].name.find("weight") != std::string::npos;
+    Array values(weights.specs[id].elements());
+    for (size_t i = 0; i < values.size(); ++i) {
+      // Rounded to fp32, so that both sides start from the same numbers.
+      values[i] = static_cast<float>((norm_weight ? 1 : 0) + 0.15 * NormalAt(5, id, i));
+    }
+    weights.values.push_back(values);
+  }
+  return weights;
+}
+
+struct Inputs {
+  std::vector<int32_t> tokens, targets;
+  std::vector<int64_t> samples = {5, 1000003, 12};
+};
+
+Inputs MakeInputs() {
+  Inputs inputs;
+  for (int64_t i = 0; i < kBatch * kPositions; ++i) {
+    inputs.tokens.push_back(static_cast<int32_t>((i * 37 + 11) % kModel.vocab_size));
+    inputs.targets.push_back(i % 5 == 3 ? -1 : static_cast<int32_t>(i * 17 % kModel.vocab_size));
+  }
+  return inputs;
+}
+
+Array AddScaled(const Array& x, const Array& branch, const Array& factors) {
+  Array sum = x;
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += branch[i] * factors[i];
+  return sum;
+}
+
+double LossSum(const Weights& w, const Inputs& in, float dropout) {
+  const SequenceShape shape{kBatch, kPositions, kModel.n_embd};
+  const int64_t rows = shape.rows();
+  const int64_t sample = kPositions * kModel.n_embd;
+  const auto factors = [&](int layer, DropoutSite site, int64_t size) {
+    return reference::DropoutFactors(dropout, kSeed, in.samples, layer, site, size);
+  };
+  Array x = reference::Embedding(in.tokens, w["wte.weight"], w["wpe.weight"], shape,
+                                 factors(0, DropoutSite::kEmbedding, sample));
+  for (int layer = 0; layer < kModel.n_layer; ++layer) {
+    const std::string h = "h." + std::to_string(layer) + ".";
+    const auto linear = [&](const Array& y, const std::string& name) {
+      return reference::Linear(y, w[h + name + ".weight"], w[h + name + ".bias"], rows);
+    };
+    const Array norm1 = reference::LayerNorm(x, w[h + "ln_1.weight"], w[h + "ln_1.bias"], rows).out;
+    const Array attention = reference::Attention(linear(norm1, "attn.c_attn"), shape, kModel.n_head,
+                                                 factors(layer, DropoutSite::kAttention,
+                                                         kModel.n_head * kPositions * kPositions))
+                                .out;
+    x = AddScaled(x, linear(attention, "attn.c_proj"),
+                  factors(layer, DropoutSite::kAttentionOutput, sample));
+    const Array norm2 = reference::LayerNorm(x, w[h + "ln_2.weight"], w[h + "ln_2.bias"], rows).out;
+    x = AddScaled(x, linear(reference::Gelu(linear(norm2, "mlp.c_fc")), "mlp.c_proj"),
+                  factors(layer, DropoutSite::kMlpOutput, sample));
+  }
+  const Array norm = reference::LayerNorm(x, w["ln_f.weight"], w["ln_f.bias"], rows).out;
+  const Array logits = reference::Product(norm, false, w["wte.weight"], true, rows,
+                                          kModel.vocab_size, kModel.n_embd);
+  double sum = 0;
+  for (const double loss : reference::CrossEntropy(logits, in.targets)) sum += loss;
+  return sum;
+}
+
+// Stage 0 on one rank, with its gradient in the open.
+class OpenStage0 final : public Stage0 {
+ public:
+  using Stage0::Gradients;
+  using Stage0::Stage0;
+};
+
+struct ModelRun {
+  double loss_sum = 0;
+  std::vector<Array> gradients;  // by parameter
+};
+
+ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout) {
+  EXPECT_TRUE(LoadMatmul().ok());
+  const Layout layout = *Layout::Make(GptParameters(kModel), 1, int64_t{1} << 20, DType::kFloat32);
+  Abort abort;
+  const auto device =
+      *HostDevice::Make({.regions = {1 << 20, 0, 1 << 20, 1 << 20}, .threads = 2}, abort);
+  PlanCommunicator alone(0, 1);
+  OpenStage0 zero(*device, alone, layout);
+  zero.AllocateParameters();
+  zero.AllocateGradients();
+  for (ParameterId id = 0; id < std::ssize(weights.values); ++id) {
+    const Held held = zero.Parameters(layout.bucket(layout.BucketOf(id)));
+    std::copy(weights.values[id].begin(), weights.values[id].end(),
+              held.Slice(layout.Parameter(id)).As<float>());
+  }
+  BatchFeed feed(*device, kBatch, kPositions);
+  HostBatch& host = feed.Next();
+  host.inputs = in.tokens;
+  host.targets = in.targets;
+  host.samples = in.samples;
+  const Batch batch = feed.Upload(kBatch, kPositions);
+  const Buffer loss_sum =
+      device->Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64, 1, "loss");
+  device->Zero(StreamId::kCompute, loss_sum);
+
+  const Gpt model(*device, kModel, layout, dropout, kSeed);
+  const StepProgram program = TrainingProgram(kModel.n_layer);
+  zero.Begin(program, {});
+  MicroBatchInFlight micro_batch = model.Begin(batch, /*training=*/true);
+  for (const Visit& visit : program) {
+    const Buffer w = zero.Acquire(visit);
+    if (visit.pass == Pass::kForward) {
+      model.Forward(visit, w, micro_batch, loss_sum);
+    } else {
+      model.Backward(visit, w, micro_batch, zero, kScale);
+    }
+    zero.Release(visit);
+  }
+  EXPECT_TRUE(device->status().ok()) << device->status();
+  EXPECT_EQ(device->memory().ledger().live[static_cast<int>(Category::kActivations)], 0);
+
+  ModelRun run{.loss_sum = *loss_sum.As<double>(), .gradients = {}};
+  for (ParameterId id = 0; id < std::ssize(weights.values); ++id) {
+    const Buffer gradient =
+        zero.Gradients(layout.bucket(layout.BucketOf(id))).Slice(layout.Parameter(id));
+    const float* values = gradient.As<float>();
+    run.gradients.emplace_back(values, values + gradient.elements);
+  }
+  return run;
+}
+
+class GptGradient : public testing::TestWithParam<float> {};
+
+TEST_P(GptGradient, AgreesWithCentralDifferencesOfADoublePrecisionForward) {
+  const float dropout = GetParam();
+  Weights weights = RandomWeights();
+  const Inputs inputs = MakeInputs();
+  const ModelRun run = RunModel(weights, inputs, dropout);
+  const double loss = LossSum(weights, inputs, dropout);
+  EXPECT_TRUE(std::abs(run.loss_sum - loss) <= 1e-5 * loss) << run.loss_sum << ", " << loss;
+
+  constexpr double kStep = 1e-5;
+  for (size_t id = 0; id < weights.values.size(); ++id) {
+    double largest = 0;
+    for (const double g : run.gradients[id]) largest = std::max(largest, std::abs(g));
+    // The key third of the qkv bias shifts every score of a query alike, so its gradient is zero.
+    ASSERT_GT(largest, 1e-4) << weights.specs[id].name;
+    const int64_t elements = weights.specs[id].elements();
+    for (int64_t i = 0; i < 6; ++i) {
+      const int64_t element = (i * 7919 + 13) % elements;
+      double& value = weights.values[id][element];
+      const double saved = value;
+      value = saved + kStep;
+      const double above = LossSum(weights, inputs, dropout);
+      value = saved - kStep;
+      const double below = LossSum(weights, inputs, dropout);
+      value = saved;
+      const double expected = kScale * (above - below) / (2 * kStep);
+      const double found = run.gradients[id][element];
+      EXPECT_TRUE(std::abs(found - expected) <= 2e-5 * largest)
+          << weights.specs[id].name << "[" << element << "]: " << found << ", wanted " << expected;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dropout, GptGradient, testing::Values(0.F, 0.2F),
+                         [](const auto& info) { return info.param == 0 ? "off" : "on"; });
+
+TEST(Gpt, DropoutChangesTheLoss) {
+  const Weights weights = RandomWeights();
+  const Inputs inputs = MakeInputs();
+  EXPECT_GT(std::abs(LossSum(weights, inputs, 0) - LossSum(weights, inputs, 0.2F)), 0.1);
+}
+
+TEST(Gpt, HasTheNamesAndTheSizesOfGpt2) {
+  const auto count = [](const ModelConfig& config) {
+    int64_t elements = 0;
+    for (const ParameterSpec& spec : GptParameters(config)) elements += spec.elements();
+    return elements;
+  };
+  EXPECT_EQ(count({.n_layer = 4, .n_head = 4, .n_embd = 128, .seq_len = 128, .vocab_size = 256}),
+            842'496);
+  EXPECT_EQ(
+      count({.n_layer = 12, .n_head = 12, .n_embd = 768, .seq_len = 1024, .vocab_size = 50257}),
+      124'439'808);
+  EXPECT_EQ(
+      count({.n_layer = 24, .n_head = 16, .n_embd = 1024, .seq_len = 1024, .vocab_size = 50257}),
+      354'823'168);
+  EXPECT_EQ(
+      count({.n_layer = 36, .n_head = 20, .n_embd = 1280, .seq_len = 1024, .vocab_size = 50257}),
+      774'030'080);
+  EXPECT_EQ(
+      count({.n_layer = 48, .n_head = 25, .n_embd = 1600, .seq_len = 1024, .vocab_size = 50257}),
+      1'557'611'200);
+  const std::vector<ParameterSpec> specs = GptParameters(kModel);
+  EXPECT_EQ(specs.front().name, "wte.weight");
+  EXPECT_EQ(specs[kEndsParameters + kBlockParameters + kQkvWeight].name, "h.1.attn.c_attn.weight");
+  EXPECT_EQ(specs[kEndsParameters + kQkvWeight].shape, (std::vector<int64_t>{33, 99}));
+}
+
+TEST(Gpt, DecaysMatricesOnly) {
+  for (const ParameterSpec& spec : GptParameters(kModel)) {
+    EXPECT_EQ(spec.decay, spec.shape.size() == 2) << spec.name;
+  }
+}
+
+}  // namespace
+}  // namespace zerobox

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs the built program: what it refuses, and how it says so.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace zerobox {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// ZEROBOX_PROGRAM, or the program of the same build: build/<variant>/tests/.. .
+fs::path Program() {
+  if (const char* path = std::getenv("ZEROBOX_PROGRAM")) return fs::absolute(path);
+  return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "zerobox";
+}
+
+std::string Contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct Outcome {
+  int code = -1;  // 128+n: killed by signal n
+  std::string out, err;
+};
+
+// Each test has a folder of its own, in which the program runs.
+class ProgramTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(fs::exists(Program())) << Program() << " is not built";
+    std::string pattern = testing::TempDir() + "/program_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    Write("book.txt", std::string(20000, 'b'));
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void Write(const std::string& name, const std::string& text) {
+    fs::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+
+  // Output goes to files outside the folder, so that the folder shows what the program wrote.
+  Outcome Run(const std::vector<std::string>& arguments) {
+    const std::string out = folder_.string() + ".out", err = folder_.string() + ".err";
+    const pid_t child = fork();
+    if (child == 0) {
+      dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
+      dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
+      if (chdir(folder_.c_str()) != 0) _exit(126);
+      std::string program = Program().string();
+      std::vector<std::string> copies = arguments;
+      std::vector<char*> argv = {program.data()};
+      for (std::string& argument : copies) argv.push_back(argument.data());
+      argv.push_back(nullptr);
+      execv(program.c_str(), argv.data());
+      _exit(127);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    Outcome outcome{.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+                    .out = Contents(out),
+                    .err = Contents(err)};
+    fs::remove(out);
+    fs::remove(err);
+    return outcome;
+  }
+
+  // Every path below the folder, with the contents of files.
+  std::vector<std::string> Snapshot() {
+    std::vector<std::string> entries;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+      entries.push_back(entry.path().string() + "\n" +
+                        (entry.is_regular_file() ? Contents(entry.path()) : ""));
+    }
+    std::sort(entries.begin(), entries.end());
+    return entries;
+  }
+
+  // Refused: exit code 1, one message that starts with the program's name and holds all `parts`,
+  // nothing on stdout, and the folder as it was.
+  void ExpectRefused(const std::vector<std::string>& arguments,
+                     const std::vector<std::string>& parts) {
+    std::string command = "zerobox";
+    for (const std::string& argument : arguments) command += " " + argument;
+    SCOPED_TRACE(command);
+    const std::vector<std::string> before = Snapshot();
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, testing::StartsWith("zerobox: "));
+    for (const std::string& part : parts) EXPECT_THAT(outcome.err, HasSubstr(part));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.out, IsEmpty());
+    EXPECT_EQ(Snapshot(), before);
+  }
+
+  fs::path folder_;
+};
+
+std::vector<std::string> Train(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), {"train", "--data=book.txt"});
+  return flags;
+}
+
+TEST_F(ProgramTest, RefusesCommandsThatItDoesNotKnow) {
+  ExpectRefused({}, {"wanted a command"});
+  ExpectRefused({"trian"}, {"found 'trian'", "did you mean train?"});
+  ExpectRefused({"--steps=3"}, {"wanted a command first"});
+  ExpectRefused({"help", "me"}, {"found 'me'"});
+}
+
+TEST_F(ProgramTest, RefusesBadNumbersInEveryFlag) {
+  for (const char* flag :
+       {"--devices", "--threads",     "--device_memory", "--zero_stage",   "--bucket_bytes",
+        "--n_layer", "--n_head",      "--n_embd",        "--seq_len",      "--vocab_size",
+        "--dropout", "--micro_batch", "--grad_accum",    "--steps",        "--lr",
+        "--min_lr",  "--warmup",      "--weight_decay",  "--beta1",        "--beta2",
+        "--eps",     "--grad_clip",   "--eval_interval", "--eval_batches", "--sample_bytes"}) {
+    for (const char* value : {"nan", "1e30", "-1", "9000000000000000000000"}) {
+      ExpectRefused(Train({std::string(flag) + "=" + value}), {flag, "wanted", value});
+    }
+  }
+}
+
+TEST_F(ProgramTest, RefusesFlagsThatAreNoneOfItsOwn) {
+  ExpectRefused(Train({"--zero_sage=1"}), {"no flag --zero_sage", "--zero_stage"});
+  ExpectRefused(Train({"--top_k=1"}), {"flag of sample"});
+  ExpectRefused({"sample", "--steps=1"}, {"flag of train"});
+  ExpectRefused(Train({"more"}), {"'more' is no flag"});
+  ExpectRefused(Train({"--out", "--steps=1"}), {"--out has no value"});
+  ExpectRefused(Train({"--out=--steps"}), {"looks like a flag"});
+  ExpectRefused(Train({"--flagfile=none"}), {"--flagfile=none", "nothing there"});
+}
+
+TEST_F(ProgramTest, RefusesSettingsThatDoNotGoTogether) {
+  ExpectRefused(Train({"--n_embd=129"}), {"--n_embd=129", "--n_head=4"});
+  ExpectRefused(Train({"--model=gpt2", "--seq_len=1025"}), {"1025", "1024"});
+  ExpectRefused(Train({"--model=gpt9"}), {"gpt9", "gpt2-xl"});
+  ExpectRefused(Train({"--device=cuda"}), {"no CUDA devices", "--device=host"});
+  ExpectRefused(Train({"--dtype=bf16"}), {"trains in fp32"});
+  ExpectRefused(Train({"--lr=1e-3", "--min_lr=1"}), {"--min_lr=1", "--lr=0.001"});
+  ExpectRefused(Train({"--steps=5", "--warmup=6"}), {"--warmup=6", "--steps=5"});
+  ExpectRefused(
+      Train({"--n_layer=1024", "--n_embd=65536", "--micro_batch=65536", "--seq_len=65536"}),
+      {"make some of them smaller"});
+}
+
+TEST_F(ProgramTest, RefusesBadData) {
+  Write("empty.txt", "");
+  Write("short.txt", "too short");
+  Write("small.txt", std::string(600, 's'));
+  Write("high.txt", std::string(20000, '\xf0'));
+  fs::create_directory(folder_ / "folder");
+  ExpectRefused({"train"}, {"--data is missing"});
+  ExpectRefused({"train", "--data=none.txt"}, {"none.txt"});
+  ExpectRefused({"train", "--data=empty.txt"}, {"empty.txt"});
+  ExpectRefused({"train", "--data=short.txt"}, {"short.txt"});
+  ExpectRefused({"train", "--data=folder"}, {"folder"});
+  ExpectRefused({"train", "--data=*.none"}, {"*.none"});
+  ExpectRefused(Train({"--val_data=none.txt"}), {"none.txt"});
+  ExpectRefused({"train", "--data=small.txt"},
+                {"small.txt", "4 micro_batch x 1 grad_accum x 4 devices = 16"});
+  ExpectRefused({"train", "--data=high.txt", "--vocab_size=128"}, {"high.txt", "128"});
+}
+
+// llm.c's token file: 256 int32 (magic, version, count), then uint16 tokens.
+std::string TokenFile(int32_t magic, int32_t version, int32_t count, size_t bytes_behind) {
+  std::string text(1024 + bytes_behind, '\0');
+  const std::array<int32_t, 3> header = {magic, version, count};
+  std::copy_n(reinterpret_cast<const char*>(header.data()), sizeof(header), text.begin());
+  return text;
+}
+
+TEST_F(ProgramTest, RefusesBadTokenFiles) {
+  Write("version.bin", TokenFile(20240520, 2, 5000, 10000));
+  Write("beyond.bin", TokenFile(20240520, 1, 5001, 10000));
+  Write("negative.bin", TokenFile(20240520, 1, -1, 10000));
+  Write("odd.bin", TokenFile(20240520, 1, 5000, 10001));
+  Write("big.bin", TokenFile(20240520, 1, 5000, 10000).replace(2000, 2, "\xff\xff"));
+  for (const char* name : {"version.bin", "beyond.bin", "negative.bin", "odd.bin", "big.bin"}) {
+    ExpectRefused({"train", std::string("--data=") + name}, {name});
+  }
+}
+
+TEST_F(ProgramTest, OverwritesNothing) {
+  Write("full/notes.txt", "keep me");
+  ExpectRefused(Train({"--out=full"}), {"--out=full", "absent or empty"});
+  ExpectRefused(Train({"--out=book.txt"}), {"--out=book.txt", "found a file"});
+  ExpectRefused(Train({"--out=book.txt/below"}), {"on the way"});
+  ExpectRefused(Train({"--out=/proc/zerobox"}), {"--out=/proc/zerobox"});
+}
+
+TEST_F(ProgramTest, RefusesAModelThatDoesNotFitAndSaysWhatWould) {
+  const std::vector<std::string> before = Snapshot();
+  const Outcome outcome = Run(Train({"--device_memory=1MiB", "--devices=2", "--micro_batch=2"}));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--device_memory is 1.00 MiB (1,048,576 bytes)"));
+  EXPECT_THAT(outcome.err, HasSubstr("--zero_stage=3"));
+  EXPECT_THAT(outcome.err, HasSubstr("--micro_batch=1 --grad_accum=2"));
+  EXPECT_THAT(outcome.out, HasSubstr("optimizer states"));
+  EXPECT_EQ(Snapshot(), before);
+}
+
+TEST_F(ProgramTest, PlansAModelFarBeyondTheMachineWithoutTakingMemory) {
+  // 1.6 billion parameters on 64 devices: its plan is shown, and refused.
+  const Outcome outcome =
+      Run({"train", "--dry_run", "--model=gpt2-xl", "--devices=64", "--device_memory=1GiB"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("1,557,611,200"));
+  EXPECT_THAT(outcome.err, HasSubstr("the run does not fit"));
+}
+
+TEST_F(ProgramTest, DryRunShowsEverythingAndWritesNothing) {
+  const std::vector<std::string> before = Snapshot();
+  const Outcome outcome =
+      Run(Train({"--dry_run", "--zero_stage=3", "--device_memory=512MiB", "--steps=10"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, IsEmpty());
+  for (const char* part : {"842,496", "4 micro_batch × 1 grad_accum × 4 devices = 16 sequences",
+                           "zero_stage", "block 3", "not needed", "Memory of each of 4 devices",
+                           "all-gather", "paper", "nothing was written"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+  EXPECT_EQ(Snapshot(), before);
+}
+
+TEST_F(ProgramTest, HelpsAndSaysItsVersion) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"help"}, {"--help"}, {"help", "train"}, {"train", "--help"}, {"help", "sample"}}) {
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_THAT(outcome.out, HasSubstr("zerobox"));
+    EXPECT_THAT(outcome.err, IsEmpty());
+  }
+  EXPECT_EQ(Run({"train", "--help"}).out, Run({"help", "train"}).out);
+  for (const char* part : {"zerobox 0.", "commit ", "compiler ", "SIMD "}) {
+    EXPECT_THAT(Run({"--version"}).out, HasSubstr(part));
+  }
+}
+
+TEST_F(ProgramTest, SampleWantsARunThatExists) {
+  ExpectRefused({"sample"}, {"--run=runs/latest", "nothing there", "train first"});
+  fs::create_directory(folder_ / "empty");
+  ExpectRefused({"sample", "--run=empty"}, {"no model.safetensors"});
+  ExpectRefused({"sample", "--run=book.txt"}, {"--run=book.txt"});
+  Write("broken/model.safetensors", "these are not tensors, only a line of text");
+  ExpectRefused({"sample", "--run=broken"}, {"broken/model.safetensors"});
+  for (const char* flag : {"--bytes=0", "--temperature=-1", "--temperature=nan", "--top_k=-2",
+                           "--seed=-1", "--prompt="}) {
+    ExpectRefused({"sample", flag}, {std::string(flag).substr(0, std::string(flag).find('='))});
+  }
+}
+
+}  // namespace
+}  // namespace zerobox

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/resolve.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace zerobox {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Machine kMachine = {.cores = 6, .available_memory = 1000000};
+
+absl::StatusOr<ResolvedTrain> Resolve(std::vector<std::string> arguments,
+                                      const std::string& data = "book.txt") {
+  const absl::FlagSaver saver;
+  if (!data.empty()) arguments.push_back("--data=" + data);
+  const absl::StatusOr<CommandLine> line = ParseArguments(kTrainCommand, arguments);
+  if (!line.ok()) return line.status();
+  return ResolveTrain(*line, kMachine);
+}
+
+std::string ErrorOf(const std::vector<std::string>& arguments) {
+  const absl::StatusOr<ResolvedTrain> resolved = Resolve(arguments);
+  return resolved.ok() ? "" : std::string(resolved.status().message());
+}
+
+TEST(Resolve, FillsInEveryDefault) {
+  const ResolvedTrain resolved = Resolve({}).value();
+  const TrainSettings& settings = resolved.settings;
+  EXPECT_EQ(settings.data, "book.txt");
+  EXPECT_EQ(settings.out, "");
+  EXPECT_EQ(settings.device, "host");
+  EXPECT_EQ(settings.devices, 4);
+  EXPECT_EQ(settings.threads, 6);
+  EXPECT_EQ(settings.device_memory_bytes, 225000);  // 90% of a million, by 4
+  EXPECT_EQ(settings.model.n_layer, 4);
+  EXPECT_EQ(settings.model.n_head, 4);
+  EXPECT_EQ(settings.model.n_embd, 128);
+  EXPECT_EQ(settings.model.seq_len, 128);
+  EXPECT_EQ(settings.model.vocab_size, 256);
+  EXPECT_EQ(settings.global_batch(), 16);
+  EXPECT_EQ(settings.optimizer.warmup_steps, 20);
+  EXPECT_EQ(settings.optimizer.total_steps, 400);
+  EXPECT_EQ(settings.optimizer.clip_norm, 1.0);
+}
+
+TEST(Resolve, SaysWhereEachValueComesFrom) {
+  const ResolvedTrain resolved =
+      Resolve({"--model=gpt2", "--n_layer=2", "--steps=50", "--device_memory=1GiB"}).value();
+  std::map<std::string, std::pair<std::string, std::string>> found;
+  for (const ResolvedFlag& flag : resolved.flags) {
+    found[flag.name] = {Text(flag.value), flag.source};
+  }
+  const auto is = [](const char* value, const char* source) {
+    return std::pair<std::string, std::string>(value, source);
+  };
+  EXPECT_EQ(found["model"], is("gpt2", "flag"));
+  EXPECT_EQ(found["n_layer"], is("2", "flag"));
+  EXPECT_EQ(found["n_head"], is("12", "model"));
+  EXPECT_EQ(found["vocab_size"], is("50257", "model"));
+  EXPECT_EQ(found["warmup"], is("2", "derived"));
+  EXPECT_EQ(found["threads"], is("6", "derived"));
+  EXPECT_EQ(found["device_memory"], is("1073741824", "flag"));
+  EXPECT_EQ(found["lr"], is("0.001", "default"));
+  EXPECT_EQ(found["dry_run"], is("false", "default"));
+  // Every flag of the command, once, and no other.
+  size_t expected = 0;
+  for (const FlagInfo& flag : AllFlags()) expected += (flag.commands & kTrainCommand) != 0;
+  EXPECT_EQ(resolved.flags.size(), expected);
+  EXPECT_EQ(found.size(), expected);
+}
+
+TEST(Resolve, KnowsTheShapesOfGpt2) {
+  const auto parameters = [](const char* name) {
+    const ModelConfig m = ModelPreset(name).value();
+    return m.vocab_size * m.n_embd + m.seq_len * m.n_embd +
+           m.n_layer * (12 * m.n_embd * m.n_embd + 13 * m.n_embd) + 2 * m.n_embd;
+  };
+  EXPECT_EQ(parameters("tiny"), 842496);
+  EXPECT_EQ(parameters("gpt2"), 124439808);
+  EXPECT_EQ(parameters("gpt2-medium"), 354823168);
+  EXPECT_EQ(parameters("gpt2-large"), 774030080);
+  EXPECT_EQ(parameters("gpt2-xl"), 1557611200);
+  for (const char* name : {"tiny", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}) {
+    EXPECT_EQ(ModelPreset(name)->n_embd % ModelPreset(name)->n_head, 0) << name;
+  }
+  EXPECT_FALSE(ModelPreset("gpt3").has_value());
+}
+
+TEST(Resolve, RefusesWhatDoesNotGoTogether) {
+  EXPECT_THAT(ErrorOf({"--n_embd=130"}),
+              testing::AllOf(HasSubstr("--n_embd=130 with --n_head=4"), HasSubstr("--n_embd=132")));
+  EXPECT_THAT(ErrorOf({"--model=gpt2", "--seq_len=1025"}),
+              testing::AllOf(HasSubstr("wanted at most 1024"), HasSubstr("found 1025")));
+  EXPECT_EQ(ErrorOf({"--model=gpt2", "--seq_len=1024"}), "");
+  EXPECT_EQ(ErrorOf({"--seq_len=2048"}), "");
+  EXPECT_THAT(ErrorOf({"--lr=1e-5"}), HasSubstr("--min_lr=0.0001 with --lr=1e-05"));
+  EXPECT_THAT(ErrorOf({"--steps=10", "--warmup=11"}), HasSubstr("--warmup=11 with --steps=10"));
+  EXPECT_THAT(ErrorOf({"--model=gpt5"}), HasSubstr("found 'gpt5'"));
+  EXPECT_THAT(ErrorOf({"--out="}), HasSubstr("--out is empty"));
+}
+
+TEST(Resolve, RefusesWhatThisBuildDoesNotHave) {
+  EXPECT_THAT(ErrorOf({"--device=cuda"}), HasSubstr("no CUDA devices; use --device=host"));
+  EXPECT_THAT(ErrorOf({"--device=tpu"}), HasSubstr("wanted auto, host or cuda, found 'tpu'"));
+  EXPECT_THAT(ErrorOf({"--dtype=bf16"}), HasSubstr("this build trains in fp32"));
+}
+
+TEST(Resolve, NeedsDataUnlessNothingIsTrained) {
+  EXPECT_THAT(std::string(Resolve({}, "").status().message()), HasSubstr("--data is missing"));
+  EXPECT_TRUE(Resolve({"--dry_run"}, "").ok());
+}
+
+TEST(Resolve, RefusesProductsBeyondAnyMachine) {
+  EXPECT_THAT(ErrorOf({"--n_layer=1024", "--n_embd=65536", "--seq_len=65536", "--micro_batch=65536",
+                       "--n_head=1024", "--vocab_size=1048576"}),
+              HasSubstr("make some of them smaller"));
+  EXPECT_THAT(ErrorOf({"--steps=1000000000", "--grad_accum=65536", "--micro_batch=1000",
+                       "--seq_len=1000", "--n_layer=1"}),
+              HasSubstr("fewer than 2^62"));
+  EXPECT_THAT(ErrorOf({"--steps=1000000000", "--grad_accum=65536"}), "");
+}
+
+TEST(Resolve, GivesSampleItsSettings) {
+  const absl::FlagSaver saver;
+  const std::vector<std::string> arguments = {"--run=runs/x", "--bytes=7", "--top_k=3"};
+  const CommandLine line = ParseArguments(kSampleCommand, arguments).value();
+  const SampleSettings settings = ResolveSample(line, kMachine).value().settings;
+  EXPECT_EQ(settings.run, "runs/x");
+  EXPECT_EQ(settings.prompt, "\n");
+  EXPECT_EQ(settings.bytes, 7);
+  EXPECT_EQ(settings.top_k, 3);
+  EXPECT_EQ(settings.temperature, 0.8);
+  EXPECT_EQ(settings.seed, 1337u);
+  EXPECT_EQ(settings.threads, 6);
+}
+
+TEST(ThisMachine, HasCoresAndMemory) {
+  EXPECT_GE(ThisMachine().cores, 1);
+  EXPECT_GT(ThisMachine().available_memory, 1 << 20);
+}
+
+}  // namespace
+}  // namespace zerobox

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/screen.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "trainer/tables.h"
+#include "trainer/text.h"
+
+namespace zerobox {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Both ends of a pipe: what was written to one can be read as text.
+class Pipe {
+ public:
+  Pipe() { EXPECT_EQ(pipe2(ends_, O_NONBLOCK), 0); }
+  ~Pipe() {
+    CloseReader();
+    close(ends_[1]);
+  }
+  int writer() const { return ends_[1]; }
+  void CloseReader() {
+    if (ends_[0] >= 0) close(ends_[0]);
+    ends_[0] = -1;
+  }
+  std::string Read() {
+    std::string text(65536, 0);
+    const ssize_t bytes = read(ends_[0], text.data(), text.size());
+    text.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
+    return text;
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
+int Widest(const std::string& text) {
+  int widest = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    widest = std::max(widest, Columns(std::string_view(line.data(), line.size())));
+  }
+  return widest;
+}
+
+TEST(Text, WritesNumbersForPeople) {
+  EXPECT_EQ(WithCommas(0), "0");
+  EXPECT_EQ(WithCommas(999), "999");
+  EXPECT_EQ(WithCommas(1234567), "1,234,567");
+  EXPECT_EQ(WithCommas(-123456), "-123,456");
+  EXPECT_EQ(SignedCommas(1234), "+1,234");
+  EXPECT_EQ(SignedCommas(-1234), "-1,234");
+  EXPECT_EQ(HumanBytes(823), "823 B");
+  EXPECT_EQ(HumanBytes(1024), "1.00 KiB");
+  EXPECT_EQ(HumanBytes(1686016), "1.61 MiB");
+  EXPECT_EQ(HumanBytes(1048575), "1.00 MiB");
+  EXPECT_EQ(HumanBytes(int64_t{12} << 30), "12.0 GiB");
+  EXPECT_EQ(HumanCount(12345), "12.3k");
+  EXPECT_EQ(HumanCount(999.6), "1.00k");
+  EXPECT_EQ(HumanCount(std::nan("")), "-");
+  EXPECT_EQ(Duration(7), "0:07");
+  EXPECT_EQ(Duration(3723), "1:02:03");
+  EXPECT_EQ(Duration(std::nan("")), "-:--");
+}
+
+TEST(Text, CountsColumnsNotBytes) {
+  EXPECT_EQ(Columns("Ψ = █"), 5);
+  EXPECT_EQ(Columns("\x1b[1mbold\x1b[0m"), 4);
+  EXPECT_EQ(Left("Ψ", 3), "Ψ  ");
+  EXPECT_EQ(Right("Ψ", 3), "  Ψ");
+  EXPECT_EQ(WithoutColor("a\x1b[31mb\x1b[0mc\r\x1b[K"), "abc\r");
+  EXPECT_EQ(Shortened("short", 10), "short");
+  EXPECT_EQ(Columns(Shortened(std::string(200, 'x') + "/end.txt", 20)), 20);
+  EXPECT_THAT(Shortened(std::string(200, 'x') + "/end.txt", 20), testing::EndsWith("/end.txt"));
+}
+
+TEST(Text, DrawsBars) {
+  EXPECT_EQ(Bar(1, 0, 4), "████");
+  EXPECT_EQ(Bar(0.5, 0, 4), "██  ");
+  EXPECT_EQ(Bar(0.25, 1, 4), "█░░░");
+  EXPECT_EQ(Bar(0.0001, 0, 4), "▏   ");
+  EXPECT_EQ(Bar(0, 0, 4), "    ");
+  EXPECT_EQ(Bar(7, 9, 4), "████");
+  EXPECT_EQ(Bar(std::nan(""), std::nan(""), 4), "    ");
+}
+
+TEST(Text, KeepsControlCharactersOffTheTerminal) {
+  EXPECT_EQ(Printable("a\x1b[2Jb\a\n\tc\x7f"), "a·[2Jb·\n\tc·");
+  EXPECT_EQ(Printable("Ψ\xff\xce"), "Ψ··");
+  EXPECT_EQ(Printable("\xc2\x9b"), "·");
+}
+
+TEST(Screen, ColoursTerminalsOnlyAndLogsWithout) {
+  Pipe out, err;
+  std::string log;
+  Screen screen({.out = out.writer(), .err = err.writer(), .out_terminal = true});
+  screen.Print(screen.style().Bold("before") + "\n");
+  screen.LogTo([&](std::string_view text) { log += text; });
+  screen.Say("careful");
+  EXPECT_EQ(out.Read(), "\x1b[1mbefore\x1b[0m\n");
+  EXPECT_EQ(err.Read(), "zerobox: careful\n");
+  EXPECT_EQ(log, "before\nzerobox: careful\n");
+  Screen plain({.out = out.writer(), .err = err.writer(), .out_terminal = false});
+  EXPECT_EQ(plain.style().Bold("x"), "x");
+  Screen no_color({.out = out.writer(), .err = err.writer(), .out_terminal = true, .color = false});
+  EXPECT_EQ(no_color.style().Bold("x"), "x");
+}
+
+TEST(Screen, GoesOnWhenItsReaderWentAway) {
+  signal(SIGPIPE, SIG_IGN);
+  Pipe out, err;
+  std::string log;
+  Screen screen({.out = out.writer(), .err = err.writer()});
+  screen.LogTo([&](std::string_view text) { log += text; });
+  out.CloseReader();
+  screen.Print("one\n");
+  screen.Print("two\n");
+  EXPECT_TRUE(screen.out_ok());
+  EXPECT_EQ(log, "one\ntwo\n");
+  EXPECT_EQ(err.Read(), "");
+}
+
+TEST(Screen, SaysWhenStdoutCannotBeWritten) {
+  const int full = open("/dev/full", O_WRONLY);
+  ASSERT_GE(full, 0);
+  Pipe err;
+  Screen screen({.out = full, .err = err.writer()});
+  screen.Print("lost\n");
+  EXPECT_FALSE(screen.out_ok());
+  EXPECT_THAT(err.Read(), HasSubstr("stdout cannot be written"));
+  close(full);
+}
+
+TEST(Screen, ClearsItsBarBeforeOtherOutput) {
+  Pipe out, err;
+  Screen screen({.out = out.writer(), .err = err.writer(), .err_terminal = true});
+  screen.ShowBar("bar");
+  EXPECT_EQ(err.Read(), "\rbar\x1b[K");
+  screen.Print("result\n");
+  EXPECT_EQ(err.Read(), "\r\x1b[K");
+  EXPECT_EQ(out.Read(), "result\n");
+}
+
+TEST(Progress, IsALineEveryFewSecondsWithoutATerminal) {
+  Pipe out, err;
+  Screen screen({.out = out.writer(), .err = err.writer()});
+  Progress progress(screen, 100);
+  for (int64_t step = 1; step <= 100; ++step) {
+    progress.OnStep({.step = step,
+                     .loss = 2.5,
+                     .grad_norm = 0.5,
+                     .lr = 1e-3,
+                     .tokens_per_second = 2048,
+                     .step_seconds = 1});
+  }
+  const std::string text = err.Read();
+  // The first step, then every five seconds, and the last step.
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 21);
+  EXPECT_THAT(text, HasSubstr("step  51/100   loss 2.5000   norm 0.5     lr 1.0e-03   2.05k "
+                              "tokens/s   0:49 left\n"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_LE(Widest(text), 80);
+}
+
+TEST(Progress, IsABarOnATerminal) {
+  Pipe out, err;
+  std::string log;
+  Screen screen({.out = out.writer(), .err = err.writer(), .err_terminal = true});
+  screen.LogTo([&](std::string_view text) { log += text; });
+  Progress progress(screen, 2);
+  progress.OnStep({.step = 1, .loss = 2.5, .tokens_per_second = 2048, .step_seconds = 1});
+  const std::string text = err.Read();
+  EXPECT_THAT(text, HasSubstr("1/2  loss 2.500  2.05k tokens/s  0:01 left"));
+  EXPECT_THAT(text, HasSubstr("█"));
+  EXPECT_THAT(text, Not(HasSubstr("\n")));
+  EXPECT_THAT(log, HasSubstr("step 1/2"));  // the log has lines
+}
+
+TEST(Progress, ShowsSkippedSteps) {
+  Pipe out, err;
+  Screen screen({.out = out.writer(), .err = err.writer()});
+  Progress progress(screen, 100);
+  progress.OnStep({.step = 1, .step_seconds = 1});
+  err.Read();
+  progress.OnStep({.step = 2, .loss = std::nan(""), .step_seconds = 1, .skipped = true});
+  EXPECT_THAT(err.Read(), HasSubstr("skipped"));
+}
+
+// Two devices, stage 3: Ψ + padding = 1,024 elements.
+struct Example {
+  Example() {
+    settings.devices = 2;
+    settings.zero_stage = 3;
+    settings.device_memory_bytes = 1 << 20;
+    plan.parameters = 1000;
+    plan.padding = 24;
+    plan.ranks.resize(2);
+    for (RankPlan& rank : plan.ranks) {
+      rank.memory.at_peak = {2048, 2048, 4096, 100000, 0, 512, 128};
+      rank.memory.peak_bytes = 108832;
+      rank.regions = {8192, 0, 100000, 640};
+      rank.step_traffic.collectives[0] = {4, 4096};
+      rank.step_traffic.collectives[1] = {2, 2048};
+      rank.step_traffic.scalars = {2, 16};
+    }
+    plan.paper_bytes = {4000, 2000, 0, 0};
+    plan.differences = {{Collective::kAllGather, "padding", 96},
+                        {Collective::kReduceScatter, "padding", 48}};
+    plan.notes = {{Category::kCommunicationBuffers, "gradient of the ends, whole", 512}};
+    plan.program = {{0, Pass::kForward, "lookup", 0, true, false},
+                    {1, Pass::kForward, "block 0", 1, true, true},
+                    {2, Pass::kBackward, "lookup", 0, false, false}};
+    measured.resize(2);
+    for (int rank = 0; rank < 2; ++rank) {
+      measured[rank].memory = plan.ranks[rank].memory;
+      measured[rank].step_traffic = plan.ranks[rank].step_traffic;
+    }
+  }
+  TrainSettings settings;
+  RunPlan plan;
+  std::vector<RankResult> measured;
+};
+
+TEST(MemoryTable, HasOneBlockWhenDevicesAreAlike) {
+  const Example example;
+  const std::string table = MemoryTable(example.settings, example.plan, example.measured, {});
+  EXPECT_THAT(table, HasSubstr("Memory of each of 2 devices at its peak"));
+  EXPECT_THAT(table, HasSubstr("  activations                    100,000 =        100,000"));
+  EXPECT_THAT(table,
+              HasSubstr("  sum                            108,832 =        108,832 106 KiB"));
+  EXPECT_THAT(table, Not(HasSubstr("activation checkpoints")));  // nothing there
+  EXPECT_THAT(table, Not(HasSubstr("≠")));
+  EXPECT_THAT(table, HasSubstr("in communication buffers: gradient of the ends, whole: 512 bytes"));
+  EXPECT_THAT(table, HasSubstr("padding: 24 elements over the whole model (2.40%)"));
+  EXPECT_LE(Widest(table), 80);
+}
+
+TEST(MemoryTable, ShowsEveryStageBesideThisOne) {
+  const Example example;
+  const std::string table = MemoryTable(example.settings, example.plan, example.measured, {});
+  // 16 bytes for each of 1,024 elements; 8 + 8/2; 4 + 12/2; 16/2.
+  EXPECT_THAT(table, HasSubstr("  ZeRO-0              16,384  16.0 KiB"));
+  EXPECT_THAT(table, HasSubstr("  ZeRO-1              12,288  12.0 KiB"));
+  EXPECT_THAT(table, HasSubstr("  ZeRO-2              10,240  10.0 KiB"));
+  EXPECT_THAT(table, HasSubstr("▸ ZeRO-3               8,192  8.00 KiB  ████████████"));
+  EXPECT_THAT(table, HasSubstr("1/2.00"));
+}
+
+TEST(MemoryTable, GivesADeviceThatDiffersItsOwnRows) {
+  Example example;
+  example.measured[1].memory.at_peak[6] += 1000000;
+  example.measured[1].memory.peak_bytes += 1000000;
+  const std::string table = MemoryTable(example.settings, example.plan, example.measured, {});
+  EXPECT_THAT(table, HasSubstr("Memory of device 0 at its peak"));
+  EXPECT_THAT(table, HasSubstr("but device 1\n"));
+  EXPECT_THAT(table, HasSubstr("  workspace                          128 ≠      1,000,128"));
+  EXPECT_THAT(table, HasSubstr("  sum                            108,832 ≠      1,108,832"));
+  EXPECT_LE(Widest(table), 80);
+}
+
+TEST(MemoryTable, PredictsWhenNothingWasMeasured) {
+  const Example example;
+  const std::string table = MemoryTable(example.settings, example.plan, {}, {});
+  EXPECT_THAT(table, HasSubstr("108,832"));
+  EXPECT_THAT(table, Not(HasSubstr("measured")));
+  EXPECT_THAT(table, Not(HasSubstr("=  ")));
+}
+
+TEST(TrafficTable, ComparesPaperPredictionAndCount) {
+  const Example example;
+  const std::string table = TrafficTable(example.plan, example.measured, {});
+  EXPECT_THAT(table, HasSubstr("Bytes that each of 2 devices sends in one step"));
+  EXPECT_THAT(
+      table,
+      HasSubstr(
+          "  all-gather           4          4,000          4,096 =          4,096 4.00 KiB"));
+  EXPECT_THAT(
+      table,
+      HasSubstr(
+          "  sum                             6,000          6,144 =          6,144 6.00 KiB"));
+  EXPECT_THAT(table, HasSubstr("16 bytes in 2 calls"));
+  EXPECT_THAT(table, HasSubstr("  all-gather                  +96  padding"));
+  EXPECT_THAT(table, Not(HasSubstr("unexplained")));
+  EXPECT_THAT(table, Not(HasSubstr("all-reduce")));
+  EXPECT_LE(Widest(table), 80);
+}
+
+TEST(TrafficTable, SaysWhatNobodyExplained) {
+  Example example;
+  example.plan.differences.pop_back();
+  example.measured[1].step_traffic.collectives[1].bytes_sent = 2000;
+  const std::string table = TrafficTable(example.plan, example.measured, {});
+  EXPECT_THAT(table, HasSubstr("  reduce-scatter              +48  unexplained"));
+  EXPECT_THAT(table, HasSubstr("but device 1"));
+  EXPECT_THAT(table, HasSubstr("2,048 ≠          2,000"));
+}
+
+TEST(Header, ShowsTheBatchIdentityAndFits) {
+  Example example;
+  example.settings.data = std::string(300, 'd') + ".txt";
+  example.settings.grad_accum = 3;
+  const DataFacts facts = {
+      .train_tokens = 1000000, .train_sequences = 4800, .validation_sequences = 10};
+  const std::string header = Header(example.settings, "tiny", example.plan, &facts, {});
+  EXPECT_THAT(header, HasSubstr("4 micro_batch × 3 grad_accum × 2 devices = 24 sequences"));
+  EXPECT_THAT(header, HasSubstr("24 × 128 = 3,072 tokens a step, 400 steps = 1.23M tokens"));
+  EXPECT_THAT(header, HasSubstr("Ψ = 1,000 parameters"));
+  EXPECT_THAT(header, HasSubstr("2.00 epochs"));
+  EXPECT_LE(Widest(header), 80);
+  example.settings.model = ModelPreset("gpt2-xl").value();
+  EXPECT_LE(Widest(Header(example.settings, "gpt2-xl", example.plan, nullptr, {})), 80);
+}
+
+TEST(Tables, ShowTheStepProgram) {
+  const Example example;
+  const std::string table = ProgramTable(example.settings, example.plan, {});
+  EXPECT_THAT(table, HasSubstr("      1  forward   block 0        1  acquired, and kept"));
+  EXPECT_THAT(table, HasSubstr("      2  backward  lookup         0  not needed"));
+}
+
+TEST(Tables, CompareWithModelsThatCount) {
+  const std::string table =
+      YardstickTable({{"counting", 4.0}, {"ours", 2.0, true}, {"broken", std::nan("")}}, {});
+  EXPECT_THAT(table, HasSubstr(" 4.0000  " + Bar(1, 0, 26)));
+  EXPECT_THAT(table, HasSubstr(" 2.0000  " + Bar(0.5, 0, 26)));
+  EXPECT_LE(Widest(table), 80);
+}
+
+}  // namespace
+}  // namespace zerobox
