@@ -31,12 +31,17 @@ std::string ReadFile(const fs::path& path) {
   return text.str();
 }
 
+// ZEROBOX_PROGRAM, or the program of the same build: build/<variant>/tests/.. .
+fs::path TheProgram() {
+  if (const char* path = std::getenv("ZEROBOX_PROGRAM")) return fs::absolute(path);
+  return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "zerobox";
+}
+
 // A folder of its own with a text to train on, gone after the test.
 class Program : public testing::Test {
  protected:
   void SetUp() override {
-    program_ = std::getenv("ZEROBOX_PROGRAM");
-    if (program_ == nullptr) GTEST_SKIP() << "ZEROBOX_PROGRAM names no program; make test sets it";
+    ASSERT_TRUE(fs::exists(TheProgram())) << TheProgram() << " is not built";
     folder_ = fs::path(testing::TempDir()) /
               ("zerobox-fit-" + std::to_string(getpid()) + "-" +
                testing::UnitTest::GetInstance()->current_test_info()->name());
@@ -53,8 +58,8 @@ class Program : public testing::Test {
   int Train(const TrainSettings& settings) const {
     const ModelConfig& model = settings.model;
     std::ostringstream command;
-    command << "'" << program_ << "' train --data='" << Data() << "' --out='" << Out().string()
-            << "' --n_layer=" << model.n_layer << " --n_head=" << model.n_head
+    command << "'" << TheProgram().string() << "' train --data='" << Data() << "' --out='"
+            << Out().string() << "' --n_layer=" << model.n_layer << " --n_head=" << model.n_head
             << " --n_embd=" << model.n_embd << " --seq_len=" << model.seq_len
             << " --vocab_size=" << model.vocab_size << " --devices=" << settings.devices
             << " --zero_stage=" << settings.zero_stage << " --micro_batch=" << settings.micro_batch
@@ -67,7 +72,6 @@ class Program : public testing::Test {
   }
   std::string Stderr() const { return ReadFile(folder_ / "stderr"); }
 
-  const char* program_ = nullptr;
   fs::path folder_;
 };
 
