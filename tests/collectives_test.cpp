@@ -521,12 +521,13 @@ TEST(Collectives, ARankThatFailsInACallEndsAllOthersWithItsError) {
       }
       world.rank(r).AllGather(buffer, kParameters);  // never begins
     }
-    for (const absl::Status& status : world.Finish()) {
-      EXPECT_EQ(status, absl::DataLossError("rank 2: pulled the plug"));
-    }
     std::string name(Name(collective));
     const std::string begun = "all_reduce 0 gradients 1;" + name + " 1 parameters 3;";
     std::replace(name.begin(), name.end(), '_', '-');
+    for (const absl::Status& status : world.Finish()) {
+      EXPECT_EQ(status, absl::DataLossError("rank 2: " + name +
+                                            " number 1 (parameters, unit 3): pulled the plug"));
+    }
     world.ranks.clear();
     for (int r = 0; r < 4; ++r) {
       EXPECT_EQ(world.device(r).WaitingFor(kCommunication),

@@ -11,11 +11,12 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "ops/device/host_device.h"
+#include "ops/host/matmul.h"
 #include "tests/process.h"
 #include "tests/small_run.h"
 
@@ -24,9 +25,10 @@ namespace {
 
 constexpr int kDevices = 3;
 
-// The threads of this process. A thread that was joined may take a moment to leave the list, so
-// this is compared by waiting for it.
+// The threads of this process, those that OpenBLAS starts when it is opened included. A thread that
+// was joined may take a moment to leave the list, so this is compared by waiting for it.
 int64_t Threads() {
+  EXPECT_TRUE(LoadMatmul().ok());
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
                        std::filesystem::directory_iterator());
 }
@@ -34,8 +36,8 @@ void AwaitThreads(int64_t wanted) {
   while (Threads() != wanted) std::this_thread::yield();
 }
 
-bool Contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
+bool Contains(absl::string_view text, absl::string_view part) {
+  return text.find(part) != absl::string_view::npos;
 }
 
 // Two steps, one evaluation, and the saving of the model.
@@ -226,7 +228,7 @@ TEST(FailureInSetUp, ADeviceThatIsFullIsTheRunsFailure) {
 TEST(FailureToSave, InAFolderThatIsNotThereIsTheRunsFailure) {
   const TemporaryFolder folder;
   WriteFile(folder.path() + "/file", "not a folder");
-  for (const std::string out : {folder.path() + "/missing", folder.path() + "/file"}) {
+  for (const std::string& out : {folder.path() + "/missing", folder.path() + "/file"}) {
     for (int stage = 0; stage <= 3; ++stage) {
       TrainSettings settings = FailureSettings(stage);
       settings.out = out;

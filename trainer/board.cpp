@@ -87,4 +87,10 @@ bool StopPoint::Continue(int64_t step) {
   return true;
 }
 
+bool Barrier::Arrive() {
+  int64_t wanted = 0;
+  point_.Notify([&] { wanted = (arrived_++ / ranks_ + 1) * ranks_; });
+  return point_.WaitUntil([&] { return arrived_ >= wanted; });
+}
+
 }  // namespace zerobox

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Board: where the workers of a run post what they measured; once all ranks have posted a step, it
-// becomes metrics. With StopPoint, the only thing they share besides the collectives.
+// becomes metrics. With StopPoint and Barrier, the only thing they share besides the collectives.
 #ifndef ZEROBOX_TRAINER_BOARD_H_
 #define ZEROBOX_TRAINER_BOARD_H_
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "ops/device/abort.h"
 #include "trainer/replica.h"
 #include "trainer/results.h"
 #include "trainer/train.h"
@@ -56,6 +57,20 @@ class StopPoint {
   int64_t last_;         // the last step of the run
   int64_t started_ = 0;  // by the rank that is furthest
   int signal_ = 0;
+};
+
+// Where the ranks of a run wait for each other: before an evaluation and before the model is saved,
+// so that a failure there costs no rank the step that all have done. Thread-safe.
+class Barrier {
+ public:
+  Barrier(int ranks, Abort& abort) : ranks_(ranks), point_(abort) {}
+  // Until every rank has called it as often. False when the run has failed before.
+  bool Arrive();
+
+ private:
+  const int ranks_;
+  WaitPoint point_;
+  int64_t arrived_ = 0;  // calls of all ranks; guarded by point_
 };
 
 }  // namespace zerobox

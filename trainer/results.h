@@ -33,10 +33,10 @@ struct TrafficDifference {
 
 // What a walk of the step program against a planning device says about one rank.
 struct RankPlan {
-  Ledger memory;               // peak over a whole run
+  Ledger memory;                // peak over a whole run
   PerCategory<int64_t> live{};  // after the last step
-  RegionBytes regions{};       // what the pool reserves; its sum must fit the device
-  Traffic step_traffic;        // of one steady step
+  RegionBytes regions{};        // what the pool reserves; its sum must fit the device
+  Traffic step_traffic;         // of one steady step
   HostCopies step_copies;
 };
 int64_t ReservedBytes(const RegionBytes& regions);
@@ -86,9 +86,9 @@ struct RankResult {
 };
 
 struct RunResult {
-  absl::Status status;            // the first error of a failed run
+  absl::Status status;             // the first error of a failed run
   std::vector<std::string> where;  // failed run: per rank, what it waited for or its phase
-  int64_t steps = 0;              // done
+  int64_t steps = 0;               // done
   int64_t skipped = 0;
   int stopped_by_signal = 0;
   std::vector<StepMetrics> step_metrics;

@@ -41,8 +41,9 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
   if (hooks.call) group.set_call_hook(hooks.call);
   Board board(settings, dataset, observer);
   StopPoint stop(settings.steps, stop_signal);
-  const RunContext run{settings,       plan,  dataset, hooks, *layout,
-                       eval_sequences, abort, group,   board, stop};
+  Barrier barrier(settings.devices, abort);
+  const RunContext run{settings, plan,  dataset, hooks, *layout, eval_sequences,
+                       abort,    group, board,   stop,  barrier};
 
   std::deque<Worker> workers;
   std::vector<std::thread> threads;

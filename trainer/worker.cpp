@@ -117,6 +117,7 @@ int64_t Worker::Targets(int64_t step) const {
 // run out, a row's targets are all ignored.
 absl::Status Worker::Evaluate(int64_t step) {
   phase_ = absl::StrCat("evaluation after step ", step);
+  if (absl::Status status = WaitForTheOthers(); !status.ok()) return status;
   const std::vector<int64_t>& sequences = run_.eval_sequences;
   const int64_t global = settings_.micro_batch * settings_.devices;
   double loss_sum = 0;
@@ -144,6 +145,7 @@ absl::Status Worker::Evaluate(int64_t step) {
 
 absl::Status Worker::Save() {
   phase_ = "saving the model";
+  if (absl::Status status = WaitForTheOthers(); !status.ok()) return status;
   if (rank_ != 0) return replica_->ReadParameters(nullptr);
   std::unique_ptr<SafetensorsWriter> writer;
   if (!settings_.out.empty()) {
@@ -159,6 +161,13 @@ absl::Status Worker::Save() {
   });
   if (!status.ok() || writer == nullptr) return status;
   return writer->Finish();
+}
+
+absl::Status Worker::WaitForTheOthers() {
+  device_->SetWaitingFor(StreamId::kCompute, "the other devices");
+  if (!run_.barrier.Arrive()) return run_.abort.status();
+  device_->SetWaitingFor(StreamId::kCompute, "");
+  return absl::OkStatus();
 }
 
 void Worker::Finish() {

@@ -32,6 +32,7 @@ struct RunContext {
   HostGroup& group;
   Board& board;
   StopPoint& stop;
+  Barrier& barrier;
 };
 
 // Lives until the threads of all workers have ended: others may still read this device's memory.
@@ -54,6 +55,7 @@ class Worker {
   absl::Status TrainAndSave();
   absl::Status TrainStep(int64_t step);
   absl::Status Evaluate(int64_t step);
+  absl::Status WaitForTheOthers();
   absl::Status Save();
   void Finish();
   int64_t Position(int64_t step, int64_t micro_batch) const;

@@ -287,8 +287,8 @@ std::string HostDevice::WaitingFor(StreamId stream) const {
 }
 
 void HostDevice::SetWaitingFor(StreamId stream, std::string what) {
-  // After a failure nothing new is waited for; what the abort ended stays named.
-  if (!what.empty() && abort_.failed()) return;
+  // What was waited for when the run failed stays named, also while the queues run empty.
+  if (abort_.failed()) return;
   const UnorderedScope scope;
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->waiting_for[static_cast<size_t>(stream)] = std::move(what);

@@ -69,8 +69,8 @@ class HostDevice final : public Device {
 
   // What the worker's thread is waiting for now ("" when it is not), and the same for a stream:
   // an event's name, or what was set with SetWaitingFor. Once the run has failed it stays what it
-  // was: a wait that the abort ended is still named, and nothing new is. For the report of a failed
-  // run, and for tests that must know that a thread has arrived at a wait. Thread-safe.
+  // was then. For the report of a failed run, and for tests that must know that a thread has
+  // arrived at a wait. Thread-safe.
   std::string WaitingFor(StreamId stream) const;
   void SetWaitingFor(StreamId stream, std::string what);
 
