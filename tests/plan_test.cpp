@@ -17,6 +17,11 @@ namespace zerobox {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int64_t kAFewMegabytes = 512 * kMiB;  // with what sanitizers keep of freed memory
+#else
+constexpr int64_t kAFewMegabytes = 16 * kMiB;
+#endif
 const ModelConfig kGpt2 = {12, 12, 768, 1024, 50257};
 const ModelConfig kGpt2Xl = {48, 25, 1600, 1024, 50257};
 
@@ -81,13 +86,13 @@ TEST(Plan, AllocatesNothingHoweverLargeTheModel) {
       settings.steps = 1'000'000;  // walks two of them
       const RunPlan plan = Plan(settings);
       ASSERT_EQ(plan.ranks.size(), 8u);
-      // Gigabytes are planned,
-      EXPECT_GT(plan.ranks[0].memory.peak_bytes, int64_t{1} << 30);
+      // Gigabytes are planned for each device,
+      EXPECT_GT(plan.ranks[0].memory.peak_bytes, 3072 * kMiB);
     }
   }
   // and a few megabytes at most are taken.
-  EXPECT_LT(ProcessMemory("VmHWM") - resident, 16 * kMiB);
-  EXPECT_LT(ProcessMemory("VmPeak") - reserved, 64 * kMiB);
+  EXPECT_LT(ProcessMemory("VmHWM") - resident, kAFewMegabytes);
+  EXPECT_LT(ProcessMemory("VmPeak") - reserved, 4 * kAFewMegabytes);
 }
 
 TEST(Plan, CountsTheParametersOfGpt2) {

@@ -8,8 +8,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <ostream>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/optimizer.h"
@@ -100,6 +103,12 @@ struct Case {
   double scale;
   int64_t micro_batches;
 };
+std::string Describe(const Case& c) {
+  return "Stage" + std::to_string(c.stage) + "Rank" + std::to_string(c.rank) +
+         (std::isnan(c.scale) ? "NaN" : "Infinity") + "MicroBatches" +
+         std::to_string(c.micro_batches);
+}
+void PrintTo(const Case& c, std::ostream* out) { *out << Describe(c); }
 
 class Skip : public testing::TestWithParam<Case> {};
 
@@ -182,12 +191,7 @@ INSTANTIATE_TEST_SUITE_P(Stages, Skip,
                                          Case{2, 0, kInfinity, 1}, Case{3, 3, -kInfinity, 1},
                                          Case{0, 1, kNaN, 2}, Case{1, 1, kNaN, 2},
                                          Case{2, 1, kNaN, 2}, Case{3, 1, kNaN, 2}),
-                         [](const auto& info) {
-                           return "Stage" + std::to_string(info.param.stage) + "Rank" +
-                                  std::to_string(info.param.rank) +
-                                  (std::isnan(info.param.scale) ? "NaN" : "Infinity") +
-                                  "MicroBatches" + std::to_string(info.param.micro_batches);
-                         });
+                         [](const auto& info) { return Describe(info.param); });
 
 TEST(Skip, OnOneDeviceSkipsToo) {
   TrainSettings settings = Settings(0, 4);
