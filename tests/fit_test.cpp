@@ -16,6 +16,7 @@
 
 #include "nlohmann/json.hpp"
 #include "tests/expected_bytes.h"
+#include "tests/process.h"
 #include "tests/small_run.h"
 
 namespace zerobox {
@@ -31,17 +32,11 @@ std::string ReadFile(const fs::path& path) {
   return text.str();
 }
 
-// ZEROBOX_PROGRAM, or the program of the same build: build/<variant>/tests/.. .
-fs::path TheProgram() {
-  if (const char* path = std::getenv("ZEROBOX_PROGRAM")) return fs::absolute(path);
-  return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "zerobox";
-}
-
 // A folder of its own with a text to train on, gone after the test.
 class Program : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(fs::exists(TheProgram())) << TheProgram() << " is not built";
+    ASSERT_TRUE(fs::exists(ProgramPath())) << ProgramPath() << " is not built";
     folder_ = fs::path(testing::TempDir()) /
               ("zerobox-fit-" + std::to_string(getpid()) + "-" +
                testing::UnitTest::GetInstance()->current_test_info()->name());
@@ -58,8 +53,8 @@ class Program : public testing::Test {
   int Train(const TrainSettings& settings) const {
     const ModelConfig& model = settings.model;
     std::ostringstream command;
-    command << "'" << TheProgram().string() << "' train --data='" << Data() << "' --out='"
-            << Out().string() << "' --n_layer=" << model.n_layer << " --n_head=" << model.n_head
+    command << "'" << ProgramPath() << "' train --data='" << Data() << "' --out='" << Out().string()
+            << "' --n_layer=" << model.n_layer << " --n_head=" << model.n_head
             << " --n_embd=" << model.n_embd << " --seq_len=" << model.seq_len
             << " --vocab_size=" << model.vocab_size << " --devices=" << settings.devices
             << " --zero_stage=" << settings.zero_stage << " --micro_batch=" << settings.micro_batch

@@ -17,6 +17,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/process.h"
 
 namespace zerobox {
 namespace {
@@ -24,12 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// ZEROBOX_PROGRAM, or the program of the same build: build/<variant>/tests/.. .
-fs::path Program() {
-  if (const char* path = std::getenv("ZEROBOX_PROGRAM")) return fs::absolute(path);
-  return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "zerobox";
-}
 
 std::string Contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -47,7 +42,7 @@ struct Outcome {
 class ProgramTest : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(fs::exists(Program())) << Program() << " is not built";
+    ASSERT_TRUE(fs::exists(ProgramPath())) << ProgramPath() << " is not built";
     std::string pattern = testing::TempDir() + "/program_XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
@@ -90,7 +85,7 @@ class ProgramTest : public testing::Test {
 
   [[noreturn]] void Execute(const std::vector<std::string>& arguments) {
     if (chdir(folder_.c_str()) != 0) _exit(126);
-    std::string program = Program().string();
+    std::string program = ProgramPath();
     std::vector<std::string> copies = arguments;
     std::vector<char*> argv = {program.data()};
     for (std::string& argument : copies) argv.push_back(argument.data());

@@ -230,7 +230,7 @@ class TrainCommand {
     Reporter reporter(screen_, *folder_, settings().steps);
     const RunResult result =
         zerobox::Train(settings(), plan_, *dataset_, &reporter, StopSignal, hooks_);
-    if (result.status.ok()) {
+    if (result.status.ok() || result.steps > 0) {
       folder_->WriteMemory(plan_, result.ranks);
       folder_->WriteCommunication(plan_, result.ranks);
     }
