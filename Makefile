@@ -135,7 +135,7 @@ cpp_flags := -I. $(package_cflags)
 cxx_flags := -std=c++20 -O2 -g1 -Wall -Wextra -Wno-missing-field-initializers -Werror -ffp-contract=off -pthread $($(BUILD)_flags)
 libraries := $(package_libraries) -ldl
 # Only what needs GoogleTest asks for it: a plain `make` does without.
-gtest_libraries = $(shell pkg-config --libs gtest_main)
+gtest_libraries = $(shell pkg-config --libs gmock gtest_main)
 
 # These delete the checks for NaN, or change sums, on which the promise of equal bits rests.
 forbidden := -ffast-math -Ofast -ffinite-math-only -funsafe-math-optimizations -fassociative-math -freciprocal-math \
@@ -207,13 +207,16 @@ $(out)/zerobox: $(call objects,$(main_source)) $(library) $(build_info_object)
 	$(call say,link  ,$@)
 	$(q)$(link) $^ $(libraries) -o $@
 
+# It runs the program.
+$(out)/tests/program_test: | $(out)/zerobox
+
 build/zerobox: build/release/zerobox
 	@ln -f $< $@ 2>/dev/null || cp -f $< $@
 
 $(out)/tests/%: $(out)/obj/tests/%.o $(tests_library) $(library) | $(build_info_object)
 	@mkdir -p $(@D)
 	$(call say,link  ,$@)
-	$(q)$(link) $^ $| $(gtest_libraries) $(libraries) -o $@
+	$(q)$(link) $^ $(build_info_object) $(gtest_libraries) $(libraries) -o $@
 
 $(out)/bench/%: $(out)/obj/bench/%.o $(library) | $(build_info_object)
 	@mkdir -p $(@D)

@@ -2,4 +2,5 @@
 # Each source is a program of its own, build/release/bench/<name>.
 bench_sources := \
   bench/collectives.cpp \
+  bench/kernels.cpp \
 

@@ -140,7 +140,7 @@ ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout) {
               held.Slice(layout.Parameter(id)).As<float>());
   }
   BatchFeed feed(*device, kBatch, kPositions);
-  HostBatch& host = feed.Next();
+  HostBatch& host = *feed.Next();
   host.inputs = in.tokens;
   host.targets = in.targets;
   host.samples = in.samples;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -59,6 +60,45 @@ class ProgramTest : public testing::Test {
     std::ofstream(folder_ / name, std::ios::binary) << text;
   }
 
+  // Starts a run of many steps and returns its process once the first step is done.
+  pid_t StartLongRun(const std::vector<std::string>& flags) {
+    std::array<int, 2> ends;
+    EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      dup2(open("/dev/null", O_WRONLY), 1);
+      dup2(ends[1], 2);
+      Execute(flags);
+    }
+    close(ends[1]);
+    errors_ = ends[0];
+    std::string said;
+    char c = 0;
+    while (said.find("step ") == std::string::npos && read(errors_, &c, 1) == 1) said += c;
+    EXPECT_THAT(said, testing::EndsWith("step "));
+    return child;
+  }
+  // The exit code; the rest of what the process says is read, so that it cannot block.
+  int WaitFor(pid_t child) {
+    std::array<char, 4096> text;
+    while (read(errors_, text.data(), text.size()) > 0) continue;
+    close(errors_);
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+
+  [[noreturn]] void Execute(const std::vector<std::string>& arguments) {
+    if (chdir(folder_.c_str()) != 0) _exit(126);
+    std::string program = Program().string();
+    std::vector<std::string> copies = arguments;
+    std::vector<char*> argv = {program.data()};
+    for (std::string& argument : copies) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    execv(program.c_str(), argv.data());
+    _exit(127);
+  }
+
   // Output goes to files outside the folder, so that the folder shows what the program wrote.
   Outcome Run(const std::vector<std::string>& arguments) {
     const std::string out = folder_.string() + ".out", err = folder_.string() + ".err";
@@ -66,14 +106,7 @@ class ProgramTest : public testing::Test {
     if (child == 0) {
       dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
       dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
-      if (chdir(folder_.c_str()) != 0) _exit(126);
-      std::string program = Program().string();
-      std::vector<std::string> copies = arguments;
-      std::vector<char*> argv = {program.data()};
-      for (std::string& argument : copies) argv.push_back(argument.data());
-      argv.push_back(nullptr);
-      execv(program.c_str(), argv.data());
-      _exit(127);
+      Execute(arguments);
     }
     int status = 0;
     EXPECT_EQ(waitpid(child, &status, 0), child);
@@ -114,6 +147,7 @@ class ProgramTest : public testing::Test {
   }
 
   fs::path folder_;
+  int errors_ = -1;  // stderr of a long run
 };
 
 std::vector<std::string> Train(std::vector<std::string> flags) {
@@ -221,9 +255,9 @@ TEST_F(ProgramTest, RefusesAModelThatDoesNotFitAndSaysWhatWould) {
 }
 
 TEST_F(ProgramTest, PlansAModelFarBeyondTheMachineWithoutTakingMemory) {
-  // 1.6 billion parameters on 64 devices: its plan is shown, and refused.
+  // 1.6 billion parameters on 8 devices: its plan is shown, and refused.
   const Outcome outcome =
-      Run({"train", "--dry_run", "--model=gpt2-xl", "--devices=64", "--device_memory=1GiB"});
+      Run({"train", "--dry_run", "--model=gpt2-xl", "--devices=8", "--device_memory=1GiB"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.out, HasSubstr("1,557,611,200"));
   EXPECT_THAT(outcome.err, HasSubstr("the run does not fit"));
@@ -241,6 +275,38 @@ TEST_F(ProgramTest, DryRunShowsEverythingAndWritesNothing) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
   EXPECT_EQ(Snapshot(), before);
+}
+
+const std::vector<std::string> kLongRun = {
+    "train",      "--data=book.txt", "--out=out",    "--steps=1000000", "--n_layer=1",
+    "--n_head=1", "--n_embd=16",     "--seq_len=16", "--devices=2",     "--threads=2"};
+
+TEST_F(ProgramTest, FinishesItsStepAndWritesEverythingWhenItIsStopped) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const pid_t child = StartLongRun(kLongRun);
+    kill(child, signal);
+    EXPECT_EQ(WaitFor(child), 128 + signal);
+    for (const char* name : {"model.safetensors", "memory.json", "communication.json",
+                             "config.json", "metrics.jsonl", "log.txt"}) {
+      EXPECT_TRUE(fs::exists(folder_ / "out" / name)) << name;
+    }
+    EXPECT_THAT(Contents(folder_ / "out" / "log.txt"), HasSubstr("everything up to it is written"));
+    fs::remove_all(folder_ / "out");
+  }
+}
+
+TEST_F(ProgramTest, EndsAtOnceWhenItIsStoppedTwice) {
+  const pid_t child = StartLongRun(kLongRun);
+  // Both are there before the program can act on the first.
+  kill(child, SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  kill(child, SIGINT);
+  kill(child, SIGTERM);
+  kill(child, SIGCONT);
+  EXPECT_THAT(WaitFor(child), testing::AnyOf(128 + SIGINT, 128 + SIGTERM));
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "memory.json"));
 }
 
 TEST_F(ProgramTest, HelpsAndSaysItsVersion) {

@@ -2,22 +2,28 @@
 # Each of these is a program of its own, build/<variant>/tests/<name>_test.
 tests_sources := \
   tests/abort_test.cpp \
+  tests/bytes_test.cpp \
   tests/collectives_test.cpp \
+  tests/command_train_test.cpp \
   tests/count_model_test.cpp \
   tests/dataset_test.cpp \
   tests/device_test.cpp \
   tests/equality_test.cpp \
   tests/events_test.cpp \
   tests/failure_test.cpp \
+  tests/fit_test.cpp \
   tests/flags_test.cpp \
+  tests/formulas_test.cpp \
   tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
+  tests/layout_test.cpp \
   tests/matmul_ops_test.cpp \
   tests/memory_test.cpp \
   tests/ops_optimizer_test.cpp \
   tests/ops_philox_test.cpp \
   tests/ops_test.cpp \
   tests/overlap_test.cpp \
+  tests/plan_test.cpp \
   tests/program_test.cpp \
   tests/reference_ops_test.cpp \
   tests/resolve_test.cpp \
@@ -25,9 +31,11 @@ tests_sources := \
   tests/safetensors_test.cpp \
   tests/screen_test.cpp \
   tests/signals_test.cpp \
+  tests/skip_test.cpp \
 
 # Linked into every test program.
 tests_support_sources := \
+  tests/expected_bytes.cpp \
   tests/process.cpp \
   tests/reference.cpp \
   tests/small_run.cpp \

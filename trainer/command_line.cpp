@@ -51,7 +51,7 @@ class Parser {
       const bool value_follows = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
       const std::string* const next = value_follows ? &arguments[i + 1] : nullptr;
       bool took_next = false;
-      const absl::Status status = ParseOne(name, value, next, place, took_next);
+      absl::Status status = ParseOne(name, value, next, place, took_next);
       if (!status.ok()) return status;
       if (took_next) ++i;
     }

@@ -60,7 +60,7 @@ std::string WhatWouldFit(const TrainSettings& settings) {
   const auto attempt = [&](const std::string& flags, const TrainSettings& other) {
     const absl::StatusOr<RunPlan> plan = PlanRun(other);
     if (!plan.ok()) return;
-    lines.push_back(absl::StrCat("  ", Left(flags, 40), " needs ",
+    lines.push_back(absl::StrCat("  ", Left(flags, 46), " needs ",
                                  Left(HumanBytes(LargestReservation(*plan)), 9),
                                  Fits(other, *plan) ? "  fits" : "  still too much"));
   };
@@ -80,10 +80,10 @@ std::string WhatWouldFit(const TrainSettings& settings) {
       attempt(absl::StrCat("--zero_stage=3 ", flags), other);
     }
   }
-  return absl::StrCat("What would help, for the same model and batch:\n",
-                      absl::StrJoin(lines, "\n"), lines.empty() ? "" : "\n",
-                      "  otherwise a smaller --seq_len, --n_layer or --n_embd, or a larger "
-                      "--device_memory\n");
+  return absl::StrCat(
+      "Other settings for the same model and batch:\n", absl::StrJoin(lines, "\n"),
+      lines.empty() ? "" : "\n",
+      "  otherwise a smaller --seq_len, --n_layer, --n_embd, or more --device_memory\n");
 }
 
 absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
@@ -120,7 +120,7 @@ absl::Status CheckBatch(const TrainSettings& settings, const Dataset& dataset) {
 
 class TrainCommand {
  public:
-  explicit TrainCommand(Screen& screen) : screen_(screen) {}
+  TrainCommand(Screen& screen, const TrainHooks& hooks) : screen_(screen), hooks_(hooks) {}
 
   int Run(const CommandLine& line) {
     absl::StatusOr<ResolvedTrain> resolved = ResolveTrain(line, machine_);
@@ -130,18 +130,17 @@ class TrainCommand {
       if (absl::Status status = RunFolder::Check(settings().out); !status.ok())
         return Refuse(status);
     }
-    absl::StatusOr<RunPlan> plan = PlanRun(settings());
-    if (!plan.ok()) return Refuse(plan.status());
-    plan_ = *std::move(plan);
     if (!settings().data.empty()) {
       if (absl::Status status = OpenData(); !status.ok()) return Refuse(status);
     }
+    absl::StatusOr<RunPlan> plan = PlanRun(settings());
+    if (!plan.ok()) return Refuse(plan.status());
+    plan_ = *std::move(plan);
     if (settings().dry_run) return DryRun();
     if (absl::Status status = CheckFit(settings(), plan_, machine_); !status.ok()) {
       return RefuseToFit(status);
     }
     if (absl::Status status = LoadMatmul(); !status.ok()) return Refuse(status);
-    if (StopSignal() != 0) return kStoppedBySignal + StopSignal();
     return Train();
   }
 
@@ -226,10 +225,12 @@ class TrainCommand {
     screen_.Print(HeaderText());
     screen_.Print(
         absl::StrCat("  ", screen_.style().Dim(Left("files", 10)), settings().out, "/\n\n"));
+    // Until here a signal ends the program as usual; from here on it ends the run in order.
+    CatchStopSignals();
     Reporter reporter(screen_, *folder_, settings().steps);
-    const RunResult result = zerobox::Train(settings(), plan_, *dataset_, &reporter, StopSignal);
-    const bool measured = result.ranks.size() == plan_.ranks.size();
-    if (measured) {
+    const RunResult result =
+        zerobox::Train(settings(), plan_, *dataset_, &reporter, StopSignal, hooks_);
+    if (result.status.ok()) {
       folder_->WriteMemory(plan_, result.ranks);
       folder_->WriteCommunication(plan_, result.ranks);
     }
@@ -237,7 +238,7 @@ class TrainCommand {
     if (!result.status.ok()) {
       code = ReportFailure(result);
     } else {
-      if (measured) ShowResult(result);
+      ShowResult(result);
       if (result.stopped_by_signal != 0) {
         screen_.Say(absl::StrCat("stopped by ",
                                  result.stopped_by_signal == SIGINT ? "Ctrl-C" : "SIGTERM",
@@ -295,8 +296,10 @@ class TrainCommand {
       screen_.Say(absl::StrCat("no sample: ", text.status().message()));
       return;
     }
+    std::string_view written = *text;
+    if (written.starts_with('\n')) written.remove_prefix(1);  // the prompt
     screen_.Print(absl::StrCat("\n", screen_.style().Bold("What the model writes"), "\n",
-                               SampleBlock(*text, screen_.style())));
+                               SampleBlock(std::string(written), screen_.style())));
   }
 
   void ShowYardsticks(const RunResult& result) {
@@ -317,6 +320,7 @@ class TrainCommand {
   }
 
   Screen& screen_;
+  const TrainHooks& hooks_;
   const Machine machine_ = ThisMachine();
   ResolvedTrain resolved_;
   RunPlan plan_;
@@ -327,7 +331,7 @@ class TrainCommand {
 
 }  // namespace
 
-int TrainProgram(std::span<const std::string> arguments) {
+int TrainProgram(std::span<const std::string> arguments, const TrainHooks& hooks) {
   Screen screen(OptionsOfThisProcess());
   const absl::StatusOr<CommandLine> line = ParseArguments(kTrainCommand, arguments);
   if (!line.ok()) {
@@ -338,8 +342,7 @@ int TrainProgram(std::span<const std::string> arguments) {
     screen.Print(line->help ? FlagsHelp(kTrainCommand) : VersionText());
     return screen.out_ok() ? kDone : kRefused;
   }
-  CatchStopSignals();
-  return TrainCommand(screen).Run(*line);
+  return TrainCommand(screen, hooks).Run(*line);
 }
 
 }  // namespace zerobox

@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "trainer/train.h"
+
 namespace zerobox {
 
 inline constexpr int kDone = 0;
@@ -15,7 +17,8 @@ inline constexpr int kRefused = 1;
 inline constexpr int kWorkerFailed = 3;
 inline constexpr int kStoppedBySignal = 128;  // + the signal's number
 
-int TrainProgram(std::span<const std::string> arguments);
+// `hooks` are for tests.
+int TrainProgram(std::span<const std::string> arguments, const TrainHooks& hooks = {});
 int SampleProgram(std::span<const std::string> arguments);
 int HelpProgram(std::span<const std::string> arguments);
 

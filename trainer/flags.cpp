@@ -48,11 +48,12 @@ constexpr unsigned kBothCommands = kTrainCommand | kSampleCommand;
 
 //---- Data and output
 
-ZEROBOX_FLAG(std::string, data, "",
-             "What to train on: a file or a quoted glob. A file is read as bytes, one token a "
-             "byte, unless it begins with the header of llm.c's token files.",
-             .topic = Topic::kDataAndOutput, .commands = kTrainCommand, .placeholder = "FILE",
-             .default_text = "none; required");
+ZEROBOX_FLAG(
+    std::string, data, "",
+    "What to train on (required): a file or a quoted glob. A file is read as bytes, one token a "
+    "byte, unless it begins with the header of llm.c's token files.",
+    .topic = Topic::kDataAndOutput, .commands = kTrainCommand, .placeholder = "FILE",
+    .default_text = "none");
 ZEROBOX_FLAG(std::string, val_data, "", "Held-out data for evaluation, a file or glob like --data.",
              .topic = Topic::kDataAndOutput, .commands = kTrainCommand, .placeholder = "FILE",
              .default_text = "the last 10% of --data, never trained on");

@@ -60,8 +60,8 @@ std::string FlagHelp(const FlagInfo& flag) {
 std::string CommandsHelp() {
   return absl::StrCat(
       "zerobox ", kVersion,
-      ": trains a small GPT on every device of one machine, with every stage of\n"
-      "ZeRO, and shows what ZeRO does while it does it.\n"
+      "\nTrains a small GPT on every device of one machine, with every stage of ZeRO, and\n"
+      "shows what ZeRO does while it does it.\n"
       "\n"
       "  zerobox train --data=FILE   trains a model; writes a run folder in runs/\n"
       "  zerobox sample              lets the newest model write\n"

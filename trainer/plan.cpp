@@ -23,9 +23,15 @@ absl::StatusOr<RankPlan> PlanRank(const TrainSettings& settings, const Layout& l
   RankPlan plan;
   const int64_t steps = std::min<int64_t>(2, settings.steps);  // the second is a steady one
   for (int64_t step = 0; step < steps; ++step) {
-    const Traffic before = communicator.traffic();
+    const Traffic sent = communicator.traffic();
+    const CopiedBytes copied = device.copied();
     replica.TrainStep(nullptr, 1);
-    plan.step_traffic = communicator.traffic() - before;
+    plan.step_traffic = communicator.traffic() - sent;
+    plan.step_copies = {.to_host = device.copied().to_host - copied.to_host,
+                        .from_host = device.copied().from_host - copied.from_host};
+    // An evaluation gathers what the step has left stale, so the next step need not.
+    if (settings.eval_interval != 1) continue;
+    if (auto loss = replica.EvaluateBatch(nullptr); !loss.ok()) return loss.status();
   }
   plan.memory = device.memory().ledger();
   plan.live = plan.memory.live;
@@ -57,10 +63,14 @@ std::vector<TrafficDifference> Differences(const TrainSettings& settings, const 
         {Collective::kAllGather, "the last block is kept from its forward to its backward",
          -settings.grad_accum * widths.parameters * last.size() / ranks * (ranks - 1)});
   }
-  if (settings.steps == 1 && settings.zero_stage > 0 && settings.zero_stage < 3) {
+  const bool only_step = settings.steps == 1;
+  if ((only_step || settings.eval_interval == 1) && settings.zero_stage > 0 &&
+      settings.zero_stage < 3) {
     const int gather = static_cast<int>(Collective::kAllGather);
     differences.push_back({Collective::kAllGather,
-                           "nothing is stale before the first step, and there is no second",
+                           only_step
+                               ? "nothing is stale before the first step, and there is no second"
+                               : "the evaluation after each step has gathered what was stale",
                            -padded[gather]});
   }
   return differences;

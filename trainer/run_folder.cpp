@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run_folder.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -46,7 +47,9 @@ fs::path ExistingAncestor(const fs::path& path) {
   return ancestor;
 }
 
-bool Writable(const fs::path& folder) { return access(folder.c_str(), W_OK | X_OK) == 0; }
+bool Writable(const fs::path& folder) {
+  return faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+}
 
 // Points runs/latest to `folder`, which lies in runs/. Something else by that name is left alone.
 void PointLatestTo(const fs::path& folder) {
@@ -69,7 +72,8 @@ absl::StatusOr<std::string> CreateNamed(const std::string& out) {
         absl::StrCat("--out=", out, ": wanted to create this folder, found: ", error.message(),
                      "; choose another --out"));
   }
-  return out;
+  const size_t end = out.find_last_not_of('/');
+  return end == std::string::npos ? out : out.substr(0, end + 1);
 }
 
 absl::StatusOr<std::string> CreateInRuns(const std::string& name) {
@@ -140,9 +144,8 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Create(const std::string& 
   if (absl::Status status = folder->OpenFiles(); !status.ok()) return status;
   std::error_code error;
   const fs::path absolute = fs::absolute(*path, error).lexically_normal();
-  const fs::path trimmed = absolute.has_filename() ? absolute : absolute.parent_path();
-  if (trimmed.parent_path() == fs::absolute("runs", error).lexically_normal()) {
-    PointLatestTo(fs::path("runs") / trimmed.filename());
+  if (absolute.parent_path() == fs::absolute("runs", error).lexically_normal()) {
+    PointLatestTo(fs::path("runs") / absolute.filename());
   }
   return folder;
 }

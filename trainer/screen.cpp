@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,10 +50,11 @@ void Screen::Write(int descriptor, std::string_view text) {
   open = false;
   if (descriptor != options_.out) return;
   // A reader that went away (zerobox train | head) has what it wanted; the run goes on.
-  if (errno != EPIPE) {
-    out_ok_ = false;
-    Write(options_.err, "zerobox: stdout cannot be written; results are in the run folder\n");
-  }
+  const int why = errno;
+  if (why == EPIPE) return;
+  out_ok_ = false;
+  Write(options_.err,
+        absl::StrCat("zerobox: stdout cannot be written: ", std::strerror(why), "\n"));
 }
 
 void Screen::ClearBar() {
@@ -108,7 +110,7 @@ void Screen::LogTo(std::function<void(std::string_view)> log) {
 
 std::string ProgressLine(const StepMetrics& metrics, int64_t steps, double seconds_left) {
   const std::string total = absl::StrCat(steps);
-  return absl::StrFormat("step %*d/%s   loss %.4f   norm %-7.3g lr %.1e   %5s tokens/s   %s left%s",
+  return absl::StrFormat("step %*d/%s  loss %.4f  norm %-7.3g lr %.1e  %5s tokens/s  %s left%s",
                          static_cast<int>(total.size()), metrics.step, total, metrics.loss,
                          metrics.grad_norm, metrics.lr, HumanCount(metrics.tokens_per_second),
                          Duration(seconds_left), metrics.skipped ? "  skipped" : "");

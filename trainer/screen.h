@@ -84,7 +84,7 @@ class Progress {
   double smooth_seconds_ = 0;  // of one step
 };
 
-// "step  120/400   loss 2.8312   norm 0.61   lr 9.1e-04   12.3k tokens/s   0:21 left"
+// "step 120/400  loss 2.8312  norm 0.61    lr 9.1e-04  12.3k tokens/s  0:21 left"
 std::string ProgressLine(const StepMetrics& metrics, int64_t steps, double seconds_left);
 std::string ProgressBar(const StepMetrics& metrics, int64_t steps, double seconds_left,
                         const Style& style);

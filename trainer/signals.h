@@ -9,7 +9,7 @@ namespace zerobox {
 
 // Also for a file beyond the size that the system allows.
 void TurnWriteSignalsIntoErrors();
-// Once, before other threads exist.
+// Before the threads of a run exist.
 void CatchStopSignals();
 // The signal that asked to stop, or 0. From any thread.
 int StopSignal();

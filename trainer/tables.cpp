@@ -144,33 +144,57 @@ std::string Lines(const std::string& first, const std::string& text, int indent)
   return lines + "\n";
 }
 
+// Bytes a parameter of one device's model states in fp32 (ZeRO, section 5, with 4 + 4 + 8 bytes).
+double StateBytesPerElement(int stage, int devices) {
+  const double n = devices;
+  return stage == 0 ? 16 : stage == 1 ? 8 + 8 / n : stage == 2 ? 4 + 12 / n : 16 / n;
+}
+
+// What one device would keep at each stage by the paper's formulas, padding included; beside this
+// run's stage what it does keep, if that is something else.
+std::string StageLadder(const TrainSettings& settings, const RunPlan& plan,
+                        const std::vector<RankResult>& measured, const Style& style) {
+  const double elements = static_cast<double>(plan.parameters + plan.padding);
+  const int64_t held = StateBytes(measured.empty() ? plan.ranks[0].memory : measured[0].memory);
+  std::string ladder =
+      Title("Model states (parameters, gradients, optimizer states) of a device", style);
+  for (int stage = 0; stage <= 3; ++stage) {
+    const double share = StateBytesPerElement(stage, settings.devices) / 16;
+    const auto bytes = static_cast<int64_t>(std::llround(16 * elements * share));
+    const bool ours = stage == settings.zero_stage;
+    std::string row = absl::StrCat(ours ? "▸ " : "  ", Left(absl::StrCat("ZeRO-", stage), 23),
+                                   Right(WithCommas(bytes), 15), Right(HumanBytes(bytes), 10), "  ",
+                                   Bar(share, 0, 20));
+    if (stage > 0) absl::StrAppend(&row, absl::StrFormat("  1/%.2f", 1 / share));
+    absl::StrAppend(&ladder, ours ? style.Bold(row) : row, "\n");
+    if (ours && held != bytes) {
+      absl::StrAppend(&ladder, Right(style.Red("≠ " + WithCommas(held)), 40), " in this run\n");
+    }
+  }
+  return ladder;
+}
+
 std::string MemoryFootnotes(const TrainSettings& settings, const RunPlan& plan,
-                            const std::vector<RankResult>& measured) {
-  const Ledger& ledger = measured.empty() ? plan.ranks[0].memory : measured[0].memory;
-  const int64_t states = StateBytes(ledger);
-  const int64_t whole = 16 * (plan.parameters + plan.padding);
-  std::string text = Lines(
-      "  Model states",
-      absl::StrCat("(the first three rows): ", HumanBytes(states),
-                   settings.zero_stage == 0 ? ", all of them whole."
-                                            : absl::StrCat("; stage 0 holds ", HumanBytes(whole)),
-                   settings.zero_stage == 0 || states == 0
-                       ? ""
-                       : absl::StrFormat(", %.2fx as much.",
-                                         static_cast<double>(whole) / static_cast<double>(states))),
-      4);
+                            const std::vector<RankResult>& measured, const Style& style) {
+  std::string text;
+  std::string before;
+  const auto note_row = [&](const std::string& name, int64_t number, const std::string& what) {
+    const std::string first = absl::StrCat("  ", Left(name == before ? "" : name, 23),
+                                           Right(WithCommas(number), 15), " ");
+    text += Lines(first, what, 42);
+    before = name;
+  };
+  if (!plan.notes.empty()) text += "  of which\n";
   for (const MemoryNote& note : plan.notes) {
-    text += Lines(absl::StrCat("  ", Spaced(Name(note.category)), ":"),
-                  absl::StrCat(note.what, ": ", WithCommas(note.bytes), " bytes"), 4);
+    note_row(Spaced(Name(note.category)), note.bytes, note.what);
   }
   if (plan.padding > 0) {
-    text +=
-        Lines("  Padding:",
-              absl::StrFormat(
-                  "%s elements over the whole model (%.2f%%).", WithCommas(plan.padding),
-                  100.0 * static_cast<double>(plan.padding) / static_cast<double>(plan.parameters)),
-              4);
+    note_row("padding", plan.padding,
+             absl::StrFormat(
+                 "elements over the model (%.2f%%)",
+                 100.0 * static_cast<double>(plan.padding) / static_cast<double>(plan.parameters)));
   }
+  if (settings.devices > 1) text += StageLadder(settings, plan, measured, style);
   return text;
 }
 
@@ -282,14 +306,14 @@ std::string MemoryTable(const TrainSettings& settings, const RunPlan& plan,
     if (&group == &groups.front()) {
       table += Title(absl::StrCat("Memory of ", subject, " at its peak, in bytes"), style);
       absl::StrAppend(&table, "  ", Left("", 23), Right("predicted", 15), "  ",
-                      Right(known ? "measured" : "", 15), Left("", 11),
+                      Right(known ? "measured" : "", 15), Left("", 8),
                       style.Dim(settings.zero_stage > 0 ? "█ held ░ ZeRO-0" : "█ held"), "\n");
     } else {
       absl::StrAppend(&table, "  ", style.Bold("but " + subject), "\n");
     }
     table += MemoryBlock(plan, plan.ranks[rank], known ? &measured[rank] : nullptr, style);
   }
-  return table + MemoryFootnotes(settings, plan, measured);
+  return table + MemoryFootnotes(settings, plan, measured, style);
 }
 
 std::string TrafficTable(const RunPlan& plan, const std::vector<RankResult>& measured,
@@ -338,15 +362,16 @@ std::string Header(const TrainSettings& settings, const std::string& model, cons
                 style);
   more(std::string(kStageNames[static_cast<size_t>(settings.zero_stage)]));
   row("model",
-      absl::StrCat(model, ": ", Plural(shape.n_layer, "layer", "layers"), ", ",
-                   Plural(shape.n_head, "head", "heads"), ", width ", shape.n_embd, ", sequence ",
-                   WithCommas(shape.seq_len), ", vocabulary ", WithCommas(shape.vocab_size)));
-  more(absl::StrCat("Ψ = ", WithCommas(plan.parameters), " parameters, ",
-                    std::string(Name(settings.dtype)),
-                    settings.dropout > 0 ? absl::StrCat(", dropout ", settings.dropout) : ""));
+      absl::StrCat(model, ": Ψ = ", WithCommas(plan.parameters), " parameters in ",
+                   std::string(Name(settings.dtype)),
+                   settings.dropout > 0 ? absl::StrCat(", dropout ", settings.dropout) : ""));
+  more(absl::StrCat(Plural(shape.n_layer, "layer", "layers"), ", ",
+                    Plural(shape.n_head, "head", "heads"), ", width ", WithCommas(shape.n_embd),
+                    ", sequence ", WithCommas(shape.seq_len), ", vocabulary ",
+                    WithCommas(shape.vocab_size)));
   row("batch", absl::StrCat(settings.micro_batch, " micro_batch × ", settings.grad_accum,
-                            " grad_accum × ", settings.devices, " devices = ", WithCommas(batch),
-                            batch == 1 ? " sequence" : " sequences"));
+                            " grad_accum × ", Plural(settings.devices, "device", "devices"), " = ",
+                            WithCommas(batch), batch == 1 ? " sequence" : " sequences"));
   more(absl::StrCat(WithCommas(batch), " × ", WithCommas(shape.seq_len), " = ", WithCommas(tokens),
                     " tokens a step, ", WithCommas(settings.steps), " steps = ",
                     HumanCount(static_cast<double>(tokens) * static_cast<double>(settings.steps)),
@@ -362,13 +387,17 @@ std::string Header(const TrainSettings& settings, const std::string& model, cons
   }
   const OptimizerSettings& optimizer = settings.optimizer;
   row("optimizer",
-      absl::StrCat("AdamW, lr ", optimizer.learning_rate, " after ",
-                   Plural(optimizer.warmup_steps, "step", "steps"), ", to ",
-                   optimizer.min_learning_rate, "; decay ", optimizer.weight_decay,
+      absl::StrCat("AdamW, lr ", optimizer.learning_rate,
+                   optimizer.warmup_steps > 0
+                       ? absl::StrCat(" after ", Plural(optimizer.warmup_steps, "step", "steps"))
+                       : "",
+                   ", to ", optimizer.min_learning_rate, "; decay ", optimizer.weight_decay,
                    optimizer.clip_norm > 0 ? absl::StrCat(", clip ", optimizer.clip_norm) : ""));
-  row("machine", absl::StrCat(Plural(settings.threads, "thread", "threads"), "; ",
-                              HumanBytes(LargestReservation(plan)), " of ",
-                              HumanBytes(settings.device_memory_bytes), " taken on each device"));
+  const int64_t needed = LargestReservation(plan);
+  row("machine", absl::StrCat(Plural(settings.threads, "thread", "threads"), "; a device takes ",
+                              HumanBytes(needed),
+                              needed <= settings.device_memory_bytes ? " of its " : ", but has ",
+                              HumanBytes(settings.device_memory_bytes)));
   return text;
 }
 
@@ -428,11 +457,21 @@ std::string YardstickTable(const std::vector<Yardstick>& yardsticks, const Style
 }
 
 std::string SampleBlock(const std::string& text, const Style& style) {
-  std::string block;
-  for (const absl::string_view line : absl::StrSplit(Printable(text), '\n')) {
-    absl::StrAppend(&block, "  ", style.Dim("│"), " ", line, "\n");
+  constexpr int kColumns = kScreenWidth - 4;
+  std::string block = absl::StrCat("  ", style.Dim("│"), " ");
+  const std::string fresh_line = "\n" + block;
+  int column = 0;
+  for (const char c : Printable(text)) {
+    const bool starts_character = (static_cast<unsigned char>(c) >> 6) != 2;
+    if (c == '\n' || (starts_character && column == kColumns)) {
+      block += fresh_line;
+      column = 0;
+    }
+    if (c == '\n') continue;
+    block += c == '\t' ? ' ' : c;
+    column += starts_character ? 1 : 0;
   }
-  return block;
+  return block + "\n";
 }
 
 std::string EvalText(const EvalMetrics& metrics, const Style& style) {

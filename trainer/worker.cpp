@@ -73,7 +73,8 @@ absl::Status Worker::TrainAndSave() {
 
 absl::Status Worker::TrainStep(int64_t step) {
   phase_ = absl::StrCat("step ", step);
-  const Traffic before = communicator_->traffic();
+  const Traffic sent = communicator_->traffic();
+  const CopiedBytes copied = device_->copied();
   const int64_t targets = Targets(step);
   double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
   if (run_.hooks.loss_scale) scale *= run_.hooks.loss_scale(rank_, step);
@@ -88,7 +89,11 @@ absl::Status Worker::TrainStep(int64_t step) {
   const absl::StatusOr<StepOutcome> outcome = replica_->Outcome();
   if (!outcome.ok()) return outcome.status();
   if (absl::Status status = run_.dataset.status(); !status.ok()) return status;
-  if (step <= 2) result_.step_traffic = communicator_->traffic() - before;
+  if (step <= 2) {  // the second is a steady one
+    result_.step_traffic = communicator_->traffic() - sent;
+    result_.step_copies = {.to_host = device_->copied().to_host - copied.to_host,
+                           .from_host = device_->copied().from_host - copied.from_host};
+  }
   run_.board.PostStep(rank_, step, *outcome, targets);
   return absl::OkStatus();
 }

@@ -12,8 +12,8 @@ Stage0::Stage0(Device& device, Communicator& data_parallel, const Layout& layout
       in_use_(layout.buckets().size()),
       remaining_(layout.buckets().size()),
       bucket_full_(device.MakeEvent("bucket full")),
-      reduced_(device.MakeEvent("gradients reduced")),
       squares_ready_(device.MakeEvent("squares ready")),
+      reduced_(device.MakeEvent("gradients reduced")),
       squares_known_(device.MakeEvent("squares known")) {
   sums_ = device.Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64,
                           layout.shards(), "squares of the gradient, by owner");

@@ -5,9 +5,10 @@
 // other stages: training is one loop for all of them,
 //
 //   for each micro-batch:     zero.Begin(program, micro_batch)
-//     for visit in program:   w = zero.Acquire(visit); model.Run(visit, w, zero);
-//     zero.Release(visit)
-//                             // backward asks zero.Gradient(p), adds to it, then zero.Reduce(p)
+//     for visit in program:
+//       w = zero.Acquire(visit)
+//       model.Forward(visit, w), or Backward: asks zero.Gradient(p), adds to it, zero.Reduce(p)
+//       zero.Release(visit)
 //   zero.Step(states)
 //
 // and a stage is its answer to these verbs. Each stage's file is the difference to the one before.
@@ -102,12 +103,11 @@ class Stage0 {
   std::vector<bool> in_use_;    // by bucket, in this micro-batch
   std::vector<int> remaining_;  // parameters of the bucket that are not reduced yet
   int remaining_buckets_ = 0;
-  Buffer sums_;                         // fp64 (N): squares of the gradient, by owner
-  std::unique_ptr<Event> bucket_full_;  // compute -> communication: a bucket's gradient is complete
-  std::unique_ptr<Event> reduced_;      // communication -> compute: gradients are reduced
-  std::unique_ptr<Event>
-      squares_ready_;  // compute -> communication: this rank's squares are summed
-  std::unique_ptr<Event> squares_known_;  // communication -> compute: so are everyone's
+  Buffer sums_;  // fp64 (N): squares of the gradient, by owner
+  // compute -> communication: a bucket's gradient is complete; this rank's squares are summed.
+  std::unique_ptr<Event> bucket_full_, squares_ready_;
+  // communication -> compute: gradients are reduced; everyone's squares are known.
+  std::unique_ptr<Event> reduced_, squares_known_;
 };
 
 }  // namespace zerobox

@@ -33,7 +33,8 @@ void Stage2::OpenBucket(BucketId id) {
   if (!VisitedTwice(bucket.unit)) {
     while (open_buckets_ == 2) RetireOldest();
     ++open_buckets_;
-    elements = ConstantSize();
+    if (constant_size_ == 0) constant_size_ = LargestBucket();
+    elements = constant_size_;
   }
   buffers_[id] = device_.Allocate(Region::kTransient, Category::kCommunicationBuffers,
                                   DType::kFloat32, elements, "gradient bucket");
@@ -86,7 +87,7 @@ bool Stage2::VisitedTwice(UnitId unit) const {
          }) > 1;
 }
 
-int64_t Stage2::ConstantSize() const {
+int64_t Stage2::LargestBucket() const {
   int64_t largest = 0;
   for (const Bucket& bucket : layout_.buckets()) {
     if (!VisitedTwice(bucket.unit)) largest = std::max(largest, bucket.range.size());

@@ -42,8 +42,9 @@ class Stage2 : public Stage1 {
   void OpenBucket(BucketId id);
   void RetireOldest();
   bool VisitedTwice(UnitId unit) const;
-  int64_t ConstantSize() const;  // C_B, in elements: the largest bucket
+  int64_t LargestBucket() const;
 
+  int64_t constant_size_ = 0;                           // C_B, in elements: the largest bucket
   int open_buckets_ = 0;                                // buffers of constant size in use: 0, 1, 2
   std::vector<Buffer> buffers_;                         // by bucket, while its gradient is whole
   std::deque<BucketId> in_flight_;                      // handed to reduce-scatter, oldest first

@@ -160,17 +160,17 @@ constexpr int64_t kQueries = 64;
 // Where one head of one sequence lies.
 struct Head {
   Head(SequenceShape shape, int64_t heads, int64_t task)
-      : T(shape.positions),
-        C(shape.channels),
-        d(C / heads),
+      : positions(shape.positions),
+        channels(shape.channels),
+        d(channels / heads),
         sequence(task / heads),
         head(task % heads),
-        qkv(sequence * T * 3 * C + head * d),
-        out(sequence * T * C + head * d),
-        row(task * T),
+        qkv(sequence * positions * 3 * channels + head * d),
+        out(sequence * positions * channels + head * d),
+        row(task * positions),
         scale(1 / std::sqrt(static_cast<float>(d))) {}
 
-  int64_t T, C, d;
+  int64_t positions, channels, d;
   int64_t sequence, head;
   int64_t qkv;  // of the first query; the keys are C further, the values 2C, the next position 3C
   int64_t out;  // in (B, T, C)
@@ -190,14 +190,14 @@ float* Scratch(int64_t arrays, int64_t stride) {
 int64_t ScoreStride(int64_t T) { return (T + 15) / 16 * 16 + 16; }
 
 ScoreBlock BlockAt(const Head& h, int64_t first_query, float* scores, const DropoutMask& dropout) {
-  const int64_t queries = std::min(kQueries, h.T - first_query);
+  const int64_t queries = std::min(kQueries, h.positions - first_query);
   return {.scores = scores,
-          .stride = ScoreStride(h.T),
+          .stride = ScoreStride(h.positions),
           .first_query = first_query,
           .queries = queries,
           .keys = first_query + queries,
-          .element = h.head * h.T * h.T,
-          .positions = h.T,
+          .element = h.head * h.positions * h.positions,
+          .positions = h.positions,
           .sample_number = dropout.p > 0 ? dropout.samples[h.sequence] : 0};
 }
 
@@ -219,12 +219,12 @@ void MultiplyRows(const ScoreBlock& block, float* result, float scale, const flo
 
 void ForwardHead(const Head& h, float* out, float* logsumexp, const float* qkv,
                  const DropoutMask& dropout) {
-  const int64_t stride = 3 * h.C;
+  const int64_t stride = 3 * h.channels;
   const float* const q = qkv + h.qkv;
-  const float* const k = q + h.C;
-  const float* const v = k + h.C;
-  float* const scores = Scratch(1, ScoreStride(h.T));
-  for (int64_t first = 0; first < h.T; first += kQueries) {
+  const float* const k = q + h.channels;
+  const float* const v = k + h.channels;
+  float* const scores = Scratch(1, ScoreStride(h.positions));
+  for (int64_t first = 0; first < h.positions; first += kQueries) {
     const ScoreBlock block = BlockAt(h, first, scores, dropout);
     MultiplyRows(block, scores, h.scale, q + first * stride, stride, k, stride, h.d);
     HWY_DYNAMIC_DISPATCH(SoftmaxBlock)(block, logsumexp + h.row + first, dropout);
@@ -236,34 +236,34 @@ void ForwardHead(const Head& h, float* out, float* logsumexp, const float* qkv,
             .lda = block.stride,
             .b = v,
             .ldb = stride,
-            .c = out + h.out + first * h.C,
-            .ldc = h.C});
+            .c = out + h.out + first * h.channels,
+            .ldc = h.channels});
   }
 }
 
 // The last block comes first: it meets all keys, and so writes what the others add to.
 void BackwardHead(const Head& h, float* dqkv, const float* dout, const float* qkv, const float* out,
                   const float* logsumexp, const DropoutMask& dropout) {
-  const int64_t stride = 3 * h.C;
+  const int64_t stride = 3 * h.channels;
   const float* const q = qkv + h.qkv;
-  const float* const k = q + h.C;
-  const float* const v = k + h.C;
+  const float* const k = q + h.channels;
+  const float* const v = k + h.channels;
   float* const dq = dqkv + h.qkv;
-  float* const dk = dq + h.C;
-  float* const dv = dk + h.C;
-  float* const scores = Scratch(2, ScoreStride(h.T));
-  float* const dscores = scores + kQueries * ScoreStride(h.T);
+  float* const dk = dq + h.channels;
+  float* const dv = dk + h.channels;
+  float* const scores = Scratch(2, ScoreStride(h.positions));
+  float* const dscores = scores + kQueries * ScoreStride(h.positions);
   float D[kQueries];
-  const int64_t last = (h.T - 1) / kQueries * kQueries;
+  const int64_t last = (h.positions - 1) / kQueries * kQueries;
   for (int64_t first = last; first >= 0; first -= kQueries) {
     const ScoreBlock block = BlockAt(h, first, scores, dropout);
     const float beta = first == last ? 0 : 1;
-    const float* const dout_rows = dout + h.out + first * h.C;
+    const float* const dout_rows = dout + h.out + first * h.channels;
     HWY_DYNAMIC_DISPATCH(RowDots)
-    (D, dout_rows, out + h.out + first * h.C, static_cast<size_t>(block.queries),
-     static_cast<size_t>(h.d), static_cast<size_t>(h.C));
+    (D, dout_rows, out + h.out + first * h.channels, static_cast<size_t>(block.queries),
+     static_cast<size_t>(h.d), static_cast<size_t>(h.channels));
     MultiplyRows(block, scores, h.scale, q + first * stride, stride, k, stride, h.d);
-    MultiplyRows(block, dscores, 1, dout_rows, h.C, v, stride, h.d);
+    MultiplyRows(block, dscores, 1, dout_rows, h.channels, v, stride, h.d);
     HWY_DYNAMIC_DISPATCH(SoftmaxBackwardBlock)
     (block, dscores, logsumexp + h.row + first, D, dropout);
     // dV += (R P)^T dO
@@ -274,7 +274,7 @@ void BackwardHead(const Head& h, float* dqkv, const float* dout, const float* qk
             .a = scores,
             .lda = block.stride,
             .b = dout_rows,
-            .ldb = h.C,
+            .ldb = h.channels,
             .beta = beta,
             .c = dv,
             .ldc = stride});

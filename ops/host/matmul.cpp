@@ -17,9 +17,9 @@ constexpr int kNoTranspose = 111;
 constexpr int kTranspose = 112;
 
 const absl::StatusOr<OpenBlas>& Library() {
-  static const auto* const library =
+  static const auto* const kLibrary =
       new absl::StatusOr<OpenBlas>(OpenOpenBlas(OpenBlasFiles(), OpenBlasCore()));
-  return *library;
+  return *kLibrary;
 }
 
 int Int(int64_t value) {
@@ -31,11 +31,12 @@ int Int(int64_t value) {
 
 absl::Status LoadMatmul() { return Library().status(); }
 
-void Matmul(const MatmulArguments& x) {
-  static Sgemm* const sgemm = Library().value().sgemm;
-  sgemm(kRowMajor, x.transpose_a ? kTranspose : kNoTranspose,
-        x.transpose_b ? kTranspose : kNoTranspose, Int(x.m), Int(x.n), Int(x.k), x.alpha, x.a,
-        Int(x.lda), x.b, Int(x.ldb), x.beta, x.c, Int(x.ldc));
+void Matmul(const MatmulArguments& arguments) {
+  static Sgemm* const kSgemm = Library().value().sgemm;
+  const auto transpose = [](bool wanted) { return wanted ? kTranspose : kNoTranspose; };
+  const MatmulArguments& x = arguments;
+  kSgemm(kRowMajor, transpose(x.transpose_a), transpose(x.transpose_b), Int(x.m), Int(x.n),
+         Int(x.k), x.alpha, x.a, Int(x.lda), x.b, Int(x.ldb), x.beta, x.c, Int(x.ldc));
 }
 
 }  // namespace zerobox

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The train command in this process, with runs that are disturbed.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "trainer/commands.h"
+
+namespace zerobox {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class CommandTrainTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "/command_train_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    std::ofstream book(folder_ / "book.txt");
+    for (int i = 0; i < 20000; ++i) book << static_cast<char>('a' + i * i % 23);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // Trains a small model; what was printed is in out_ and err_.
+  int Train(std::vector<std::string> flags, const TrainHooks& hooks) {
+    const absl::FlagSaver saver;
+    const std::vector<std::string> small = {"--data=" + (folder_ / "book.txt").string(),
+                                            "--out=" + (folder_ / "out").string(),
+                                            "--n_layer=2",
+                                            "--n_head=2",
+                                            "--n_embd=16",
+                                            "--seq_len=16",
+                                            "--steps=4",
+                                            "--eval_interval=2",
+                                            "--eval_batches=1",
+                                            "--threads=2",
+                                            "--device_memory=64MiB",
+                                            "--sample_bytes=20"};
+    flags.insert(flags.begin(), small.begin(), small.end());
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const int code = TrainProgram(flags, hooks);
+    out_ = testing::internal::GetCapturedStdout();
+    err_ = testing::internal::GetCapturedStderr();
+    return code;
+  }
+
+  std::string Contents(const char* name) const {
+    std::ifstream file(folder_ / "out" / name, std::ios::binary);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  Json Parsed(const char* name) const { return Json::parse(Contents(name)); }
+
+  fs::path folder_;
+  std::string out_, err_;
+};
+
+TEST_F(CommandTrainTest, WritesEveryFileAndShowsWhatIsInThem) {
+  ASSERT_EQ(Train({"--zero_stage=3", "--devices=2"}, {}), 0) << err_;
+  for (const char* part :
+       {"ZeRO-3", "step 2   held-out loss", "step 4   held-out loss", "What the model writes",
+        "Memory of each of 2 devices", "Bytes that each of 2 devices sends",
+        "counting, 2 tokens of context", "this model after 4 steps", "Files in"}) {
+    EXPECT_THAT(out_, HasSubstr(part));
+    EXPECT_THAT(Contents("log.txt"), HasSubstr(part));
+  }
+  // The plan is what happened, and the paper's figures are explained.
+  EXPECT_THAT(out_, Not(HasSubstr("≠")));
+  EXPECT_THAT(out_, Not(HasSubstr("unexplained")));
+  EXPECT_THAT(err_, HasSubstr("step 4/4"));
+  EXPECT_TRUE(fs::exists(folder_ / "out" / "model.safetensors"));
+
+  const Json config = Parsed("config.json");
+  EXPECT_EQ(config["flags"]["zero_stage"]["value"], 3);
+  EXPECT_EQ(config["flags"]["zero_stage"]["source"], "flag");
+  EXPECT_EQ(config["flags"]["seed"]["source"], "default");
+  EXPECT_EQ(config["derived"]["global_batch"], 4 * 1 * 2);
+  EXPECT_EQ(config["derived"]["tokens_per_step"], 4 * 1 * 2 * 16);
+
+  for (const Json& device : Parsed("memory.json")["devices"]) {
+    int64_t sum = 0, predicted = 0;
+    for (const auto& [name, category] : device["categories"].items()) {
+      sum += category["at_peak_bytes"].get<int64_t>();
+      predicted += category["predicted_bytes"].get<int64_t>();
+    }
+    EXPECT_EQ(sum, device["peak_bytes"].get<int64_t>());
+    EXPECT_EQ(predicted, sum);
+    EXPECT_EQ(device["capacity_bytes"], 64 << 20);
+  }
+  for (const Json& rank : Parsed("communication.json")["ranks"]) {
+    EXPECT_GT(rank["collectives"]["all_gather"]["bytes_sent"].get<int64_t>(), 0);
+    EXPECT_EQ(rank["collectives"]["all_gather"]["bytes_sent"],
+              rank["collectives"]["all_gather"]["predicted_bytes"]);
+  }
+  // Four steps and two evaluations, in order.
+  std::istringstream lines(Contents("metrics.jsonl"));
+  std::string line, order;
+  while (std::getline(lines, line)) {
+    const Json json = Json::parse(line);
+    order +=
+        (json.contains("loss") ? " step " : " eval ") + std::to_string(json["step"].get<int>());
+  }
+  EXPECT_EQ(order, " step 1 step 2 eval 2 step 3 step 4 eval 4");
+}
+
+TEST_F(CommandTrainTest, EndsWith3AndSaysWhereEveryDeviceWasWhenAWorkerFails) {
+  TrainHooks hooks;
+  hooks.call = [](const CallInfo& call) {
+    return call.rank == 1 && call.number == 7 ? absl::InternalError("a cable was pulled")
+                                              : absl::OkStatus();
+  };
+  EXPECT_EQ(Train({"--zero_stage=2", "--devices=3"}, hooks), 3);
+  EXPECT_THAT(err_, HasSubstr("zerobox: a worker failed"));
+  EXPECT_THAT(err_, HasSubstr("a cable was pulled"));
+  for (const char* device : {"\n  device 0: ", "\n  device 1: ", "\n  device 2: "}) {
+    EXPECT_THAT(err_, HasSubstr(device));
+  }
+  EXPECT_THAT(Contents("log.txt"), HasSubstr("a cable was pulled"));
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "memory.json"));
+}
+
+TEST_F(CommandTrainTest, ShowsSkippedSteps) {
+  TrainHooks hooks;
+  hooks.loss_scale = [](int rank, int64_t step) {
+    return rank == 1 && step == 3 ? std::nan("") : 1.0;
+  };
+  EXPECT_EQ(Train({"--zero_stage=1", "--devices=2"}, hooks), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("Skipped 1 of 4 steps"));
+  EXPECT_THAT(err_, HasSubstr("skipped"));
+  EXPECT_THAT(Contents("metrics.jsonl"), HasSubstr("\"skipped\":true,\"reason\":\""));
+}
+
+TEST_F(CommandTrainTest, RefusesTheSameFolderTwice) {
+  ASSERT_EQ(Train({"--steps=1", "--warmup=0"}, {}), 0) << err_;
+  const std::string before = Contents("metrics.jsonl");
+  EXPECT_EQ(Train({"--steps=1", "--warmup=0"}, {}), 1);
+  EXPECT_THAT(err_, HasSubstr("found one with files, which are kept"));
+  EXPECT_EQ(Contents("metrics.jsonl"), before);
+}
+
+}  // namespace
+}  // namespace zerobox
