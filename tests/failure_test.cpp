@@ -51,30 +51,44 @@ TrainSettings FailureSettings(int stage) {
   return settings;
 }
 
-// Collective calls of two blocks and the ends, each one bucket, in each phase of that run.
-struct Phase {
-  const char* name;
-  std::array<int64_t, 4> calls;  // by stage
-};
-constexpr Phase kPhases[] = {
-    // Stage 0 all-reduces; 1 and 2 reduce-scatter and sum the squares, from the second step on
-    // behind their gathers; 3 gathers the ends and the first block twice.
-    {"step 1", {3, 4, 4, 9}},
-    {"step 2", {3, 7, 7, 9}},
-    {"evaluation after step 2", {0, 3, 3, 4}},
-    {"saving the model", {0, 0, 0, 3}},
+struct Case {
+  int stage;
+  bool evaluates;
+  bool threaded_compute;
 };
 
-int64_t CallsOf(int stage) {
+// The phases of that run, and the collective calls of each. Two blocks and the ends are one bucket
+// each. Stage 0 all-reduces them; 1 and 2 reduce-scatter them and sum the squares, and gather what
+// a step has made stale once, when it is read next; 3 gathers the ends and the first block twice.
+struct Phase {
+  std::string name;
+  int64_t calls;
+};
+std::vector<Phase> PhasesOf(const Case& c) {
+  const bool lazy = c.stage == 1 || c.stage == 2;
+  const int64_t step = c.stage == 0 ? 3 : c.stage == 3 ? 9 : 4;
+  std::vector<Phase> phases = {{"step 1", step}, {"step 2", lazy ? step + 3 : step}};
+  if (c.evaluates) phases.push_back({"evaluation after step 2", lazy ? 3 : c.stage == 3 ? 4 : 0});
+  phases.push_back({"saving the model", c.stage == 3 || (lazy && !c.evaluates) ? 3 : 0});
+  return phases;
+}
+
+TrainSettings SettingsOf(const Case& c) {
+  TrainSettings settings = FailureSettings(c.stage);
+  if (!c.evaluates) settings.eval_interval = 0;
+  return settings;
+}
+
+int64_t CallsOf(const Case& c) {
   int64_t calls = 0;
-  for (const Phase& phase : kPhases) calls += phase.calls[stage];
+  for (const Phase& phase : PhasesOf(c)) calls += phase.calls;
   return calls;
 }
 
-std::string PhaseOf(int stage, int64_t number) {
-  for (const Phase& phase : kPhases) {
-    if (number < phase.calls[stage]) return phase.name;
-    number -= phase.calls[stage];
+std::string PhaseOf(const Case& c, int64_t number) {
+  for (const Phase& phase : PhasesOf(c)) {
+    if (number < phase.calls) return phase.name;
+    number -= phase.calls;
   }
   return "";
 }
@@ -88,23 +102,19 @@ std::string Describe(const CallInfo& call) {
          std::string(Name(call.label.purpose)) + unit + ")";
 }
 
-struct Case {
-  int stage;
-  bool threaded_compute;
-};
 class Failure : public testing::TestWithParam<Case> {};
 
 TEST_P(Failure, AtAnyCollectiveCallOfAnyRankEndsTheRunAndSaysWhereEachRankWas) {
-  const auto [stage, threaded_compute] = GetParam();
-  const TrainSettings settings = FailureSettings(stage);
+  const Case& c = GetParam();
+  const TrainSettings settings = SettingsOf(c);
   const int64_t threads = Threads();
-  for (int64_t number = 0; number < CallsOf(stage); ++number) {
+  for (int64_t number = 0; number < CallsOf(c); ++number) {
     const int failing = static_cast<int>(number % kDevices);
     SCOPED_TRACE(testing::Message() << "rank " << failing << ", call " << number);
     std::array<std::atomic<const HostDevice*>, kDevices> devices{};
     std::string failed_call;
     TrainHooks hooks;
-    hooks.threaded_compute = threaded_compute;
+    hooks.threaded_compute = c.threaded_compute;
     hooks.after_setup = [&](int rank, Device& device) {
       devices[rank] = static_cast<const HostDevice*>(&device);
     };
@@ -128,7 +138,7 @@ TEST_P(Failure, AtAnyCollectiveCallOfAnyRankEndsTheRunAndSaysWhereEachRankWas) {
     ASSERT_EQ(result.where.size(), kDevices);
     for (int rank = 0; rank < kDevices; ++rank) {
       const std::string& where = result.where[rank];
-      EXPECT_EQ(where.substr(0, PhaseOf(stage, number).size()), PhaseOf(stage, number)) << where;
+      EXPECT_EQ(where.substr(0, PhaseOf(c, number).size()), PhaseOf(c, number)) << where;
       EXPECT_EQ(Contains(where, failed_call), rank != failing) << where;
     }
     AwaitThreads(threads);
@@ -136,14 +146,14 @@ TEST_P(Failure, AtAnyCollectiveCallOfAnyRankEndsTheRunAndSaysWhereEachRankWas) {
 }
 
 TEST_P(Failure, AtOnceWhateverTheOthersDoEndsTheRun) {
-  const auto [stage, threaded_compute] = GetParam();
-  const TrainSettings settings = FailureSettings(stage);
+  const Case& c = GetParam();
+  const TrainSettings settings = SettingsOf(c);
   const int64_t threads = Threads();
-  for (int64_t number = 0; number < CallsOf(stage); ++number) {
+  for (int64_t number = 0; number < CallsOf(c); ++number) {
     const int failing = static_cast<int>((number + 1) % kDevices);
     SCOPED_TRACE(testing::Message() << "rank " << failing << ", call " << number);
     TrainHooks hooks;
-    hooks.threaded_compute = threaded_compute;
+    hooks.threaded_compute = c.threaded_compute;
     hooks.call = [&](const CallInfo& call) -> absl::Status {
       if (call.rank != failing || call.number != number) return absl::OkStatus();
       return absl::UnavailableError("the cable is out");
@@ -159,27 +169,32 @@ TEST_P(Failure, AtOnceWhateverTheOthersDoEndsTheRun) {
 }
 
 TEST_P(Failure, HasNoMoreCallsToFailAt) {
-  const auto [stage, threaded_compute] = GetParam();
+  const Case& c = GetParam();
   std::array<std::atomic<int64_t>, kDevices> calls{};
-  const SmallRun run = RunSmall(FailureSettings(stage), {.call =
-                                                             [&](const CallInfo& call) {
-                                                               ++calls[call.rank];
-                                                               return absl::OkStatus();
-                                                             },
-                                                         .threaded_compute = threaded_compute});
+  const SmallRun run = RunSmall(SettingsOf(c), {.call =
+                                                    [&](const CallInfo& call) {
+                                                      ++calls[call.rank];
+                                                      return absl::OkStatus();
+                                                    },
+                                                .threaded_compute = c.threaded_compute});
   EXPECT_TRUE(run.result.status.ok()) << run.result.status;
   EXPECT_TRUE(run.result.where.empty());
-  for (const std::atomic<int64_t>& of_rank : calls) EXPECT_EQ(of_rank, CallsOf(stage));
+  for (const std::atomic<int64_t>& of_rank : calls) EXPECT_EQ(of_rank, CallsOf(c));
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, Failure,
-                         testing::Values(Case{0, false}, Case{1, false}, Case{2, false},
-                                         Case{3, false}, Case{0, true}, Case{1, true},
-                                         Case{2, true}, Case{3, true}),
-                         [](const auto& info) {
-                           return std::to_string(info.param.stage) +
-                                  (info.param.threaded_compute ? "ThreadedCompute" : "");
-                         });
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (int stage = 0; stage <= 3; ++stage) {
+    cases.push_back({stage, /*evaluates=*/true, /*threaded_compute=*/false});
+    cases.push_back({stage, /*evaluates=*/false, /*threaded_compute=*/true});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, Failure, testing::ValuesIn(Cases()), [](const auto& info) {
+  return "Stage" + std::to_string(info.param.stage) +
+         (info.param.threaded_compute ? "ThreadedCompute" : "");
+});
 
 TEST(FailureInSetUp, OfADeviceIsTheRunsFailure) {
   TrainHooks hooks;

@@ -52,7 +52,6 @@ class Generator {
       }
     }
     device_.Record(*copied_, StreamId::kFromHost);
-    device_.Wait(StreamId::kCompute, *copied_);
     return device_.HostWait(*copied_);
   }
 
@@ -100,7 +99,7 @@ class Generator {
   Gpt model_;
   Stage0 zero_;
   BatchFeed feed_;
-  std::unique_ptr<Event> copied_;
+  std::unique_ptr<Event> copied_;  // from_host -> host: weights are there; compute -> host: logits
 };
 
 // Draws from softmax(logits / temperature) over the top_k largest (0: all); temperature 0 takes the
