@@ -37,32 +37,6 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Seconds that `threads` threads take to do work(thread) each.
-double Seconds(int threads, const std::function<void(int)>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  if (threads == 1) {
-    work(0);
-  } else {
-    std::vector<std::jthread> pool;
-    pool.reserve(static_cast<size_t>(threads));
-    for (int i = 0; i < threads; ++i) pool.emplace_back([&work, i] { work(i); });
-  }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-// Multiply-adds and additions a second of `threads` threads.
-double PeakFlops(int threads) {
-  std::vector<double> flops(static_cast<size_t>(threads));
-  const double seconds = Seconds(threads, [&](int thread) {
-    float values[14] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f,
-                        0.8f, 0.9f, 1.0f, 1.1f, 1.2f, 0.5f, 0.25f};
-    flops[static_cast<size_t>(thread)] = peak::MultiplyAdds(4'000'000, values);
-  });
-  double sum = 0;
-  for (const double f : flops) sum += f;
-  return sum / seconds;
-}
-
 std::vector<float> Values(int64_t n) {
   std::vector<float> values(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
@@ -124,8 +98,8 @@ void MeasureMatmul(int threads) {
     std::vector<double> rates[3], shares[3];
     for (int round = 0; round < kRounds; ++round) {
       for (int direction = 0; direction < 3; ++direction) {
-        const double peak = PeakFlops(threads);
-        const double seconds = Seconds(threads, [&](int thread) {
+        const double peak = peak::PeakFlops(threads);
+        const double seconds = peak::Seconds(threads, [&](int thread) {
           for (int i = 0; i < repeats; ++i) work[static_cast<size_t>(thread)].Run(direction);
         });
         const double rate = threads * repeats * work[0].flops() / seconds;
@@ -147,7 +121,7 @@ void MeasureElements(const char* name, int64_t elements, const std::function<voi
   std::vector<double> times;
   times.reserve(kRounds);
   for (int round = 0; round < kRounds; ++round) {
-    times.push_back(Seconds(1, [&](int) {
+    times.push_back(peak::Seconds(1, [&](int) {
       for (int i = 0; i < 4; ++i) work();
     }));
   }
@@ -237,8 +211,8 @@ void MeasureAttention(SequenceShape shape, int64_t heads, float p) {
   std::vector<double> times[2], shares[2];
   for (int round = 0; round <= kRounds; ++round) {
     for (int backward = 0; backward < 2; ++backward) {
-      const double peak = PeakFlops(1);
-      const double seconds = Seconds(1, [&](int) {
+      const double peak = peak::PeakFlops(1);
+      const double seconds = peak::Seconds(1, [&](int) {
         if (backward == 0) {
           AttentionForward(threads, out.data(), logsumexp.data(), qkv.data(), shape, heads,
                            dropout);
@@ -271,12 +245,12 @@ void MeasureAdamW() {
   state.learning_rate = 1e-4;
   std::vector<double> rates, shares, memory;
   for (int round = 0; round < kRounds; ++round) {
-    const double scale = Seconds(1, [&](int) {
+    const double scale = peak::Seconds(1, [&](int) {
       for (std::vector<float>* x : {&p, &g, &m, &v}) {
         peak::ScaleInPlace(x->data(), x->size(), 0.999f);
       }
     });
-    const double adamw = Seconds(1, [&](int) {
+    const double adamw = peak::Seconds(1, [&](int) {
       AdamW(threads, p.data(), g.data(), m.data(), v.data(), kParameters, true, state, settings);
     });
     memory.push_back(4 * 8.0 * kParameters / scale);
@@ -301,7 +275,7 @@ int Main() {
   for (const int threads : counts) {
     std::vector<double> rates;
     rates.reserve(3 * kRounds);
-    for (int round = 0; round < 3 * kRounds; ++round) rates.push_back(PeakFlops(threads));
+    for (int round = 0; round < 3 * kRounds; ++round) rates.push_back(peak::PeakFlops(threads));
     std::printf("  %2d thread%s %7.1f GFLOP/s\n", threads, threads == 1 ? " " : "s",
                 Median(rates) * 1e-9);
   }

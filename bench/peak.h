@@ -4,8 +4,12 @@
 // through memory. Include it in one source of a program (its vector code is compiled per target).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/peak.h"
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
@@ -76,6 +80,32 @@ inline void ScaleInPlace(float* x, size_t n, float factor) {
 }
 // The vector instructions that run.
 inline const char* TargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
+
+// Seconds that `threads` threads take to do work(thread) each.
+inline double Seconds(int threads, const std::function<void(int)>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (threads == 1) {
+    work(0);
+  } else {
+    std::vector<std::jthread> pool;
+    pool.reserve(static_cast<size_t>(threads));
+    for (int i = 0; i < threads; ++i) pool.emplace_back([&work, i] { work(i); });
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Multiply-adds and additions a second of `threads` threads.
+inline double PeakFlops(int threads) {
+  std::vector<double> flops(static_cast<size_t>(threads));
+  const double seconds = Seconds(threads, [&](int thread) {
+    float values[14] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f,
+                        0.8f, 0.9f, 1.0f, 1.1f, 1.2f, 0.5f, 0.25f};
+    flops[static_cast<size_t>(thread)] = MultiplyAdds(4'000'000, values);
+  });
+  double sum = 0;
+  for (const double f : flops) sum += f;
+  return sum / seconds;
+}
 
 }  // namespace zerobox::peak
 #endif  // ZEROBOX_BENCH_PEAK_H_

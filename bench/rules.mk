@@ -3,4 +3,5 @@
 bench_sources := \
   bench/collectives.cpp \
   bench/kernels.cpp \
+  bench/training.cpp \
 
