@@ -66,7 +66,7 @@ TrainSettings SmallSettings() {
   settings.optimizer.min_learning_rate = 3e-4;
   settings.optimizer.warmup_steps = 2;
   settings.optimizer.total_steps = 30;
-  settings.optimizer.clip_norm = 1.47;
+  settings.optimizer.clip_norm = 1.94;
   settings.eval_interval = 0;
   settings.eval_batches = 2;
   return settings;

@@ -50,11 +50,12 @@ std::vector<ParameterSpec> GptParameters(const ModelConfig& config) {
 }
 
 InitialValue InitialValueOf(const ModelConfig& config, ParameterId parameter) {
-  constexpr double kStddev = 0.02;
+  // GPT-2's deviation at its width of 768; a sum over fewer channels wants larger terms.
+  const double stddev = 0.02 * std::sqrt(768.0 / static_cast<double>(config.n_embd));
   if (parameter < kEndsParameters) {
     if (parameter == kFinalNormWeight) return {.constant = 1};
     if (parameter == kFinalNormBias) return {};
-    return {.stddev = kStddev};
+    return {.stddev = stddev};
   }
   switch ((parameter - kEndsParameters) % kBlockParameters) {
     case kNorm1Weight:
@@ -62,10 +63,10 @@ InitialValue InitialValueOf(const ModelConfig& config, ParameterId parameter) {
       return {.constant = 1};
     case kQkvWeight:
     case kFcWeight:
-      return {.stddev = kStddev};
+      return {.stddev = stddev};
     case kProjectionWeight:
     case kMlpProjectionWeight:
-      return {.stddev = kStddev / std::sqrt(2.0 * static_cast<double>(config.n_layer))};
+      return {.stddev = stddev / std::sqrt(2.0 * static_cast<double>(config.n_layer))};
     default:
       return {};
   }

@@ -47,8 +47,9 @@ inline constexpr int kBlockParameters = 12;
 
 std::vector<ParameterSpec> GptParameters(const ModelConfig& config);
 
-// How a parameter begins: normal(0, stddev) numbers, or a constant where stddev is 0. GPT-2's
-// 0.02, and 0.02 / sqrt(2 n_layer) where a weight writes to the residual stream.
+// How a parameter begins: normal(0, stddev) numbers, or a constant where stddev is 0. The deviation
+// is 0.02 sqrt(768 / n_embd), which is GPT-2's 0.02 at its width, and 1 / sqrt(2 n_layer) of that
+// where a weight writes to the residual stream.
 struct InitialValue {
   double stddev = 0;
   float constant = 0;
