@@ -37,6 +37,7 @@ constexpr PhiloxBlock Philox(PhiloxBlock counter, uint64_t key) {
   return counter;
 }
 
+// 0 is the order of samples (data/permutation.cpp, whose counter has an epoch in its upper half).
 // Others may take numbers from 16 on for draws of their own.
 enum class RandomUse : uint8_t { kNormal = 1, kUniform = 2, kDropout = 3 };
 

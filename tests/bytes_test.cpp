@@ -45,7 +45,7 @@ SmallRun RunAndCompare(const TrainSettings& settings) {
     const RankResult& measured = run.result.ranks[rank];
     const RankPlan& plan = run.plan.ranks[rank];
     EXPECT_EQ(measured.memory.live, expected.Persistent());
-    EXPECT_EQ(measured.memory.live, plan.live);
+    EXPECT_EQ(measured.memory.live, plan.memory.live);
     EXPECT_EQ(measured.memory.live_bytes, Sum(expected.Persistent()));
     EXPECT_EQ(measured.memory.at_peak, expected.AtPeak());
     EXPECT_EQ(measured.memory.at_peak, plan.memory.at_peak);

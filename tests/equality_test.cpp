@@ -153,7 +153,33 @@ TEST(GlobalBatch, CutOverDevicesAndMicroBatchesGivesTheSameLossesToRounding) {
       settings.zero_stage = devices == 1 ? 0 : 3;
       const SmallRun run = RunSmall(settings, dataset, {});
       ExpectClose(run.result, reference.result);
+      // Each rank brought in as many micro-batches of inputs, targets and sample numbers.
+      ASSERT_EQ(run.result.ranks.size(), static_cast<size_t>(devices));
+      for (const RankResult& rank : run.result.ranks) {
+        EXPECT_EQ(rank.step_copies.from_host,
+                  micro_batches * (settings.micro_batch * (2 * 4 * 17 + 8)));
+      }
+      const int64_t reductions = devices == 1 ? 0 : micro_batches * 3;
+      EXPECT_EQ(Counted(run, 0, Collective::kReduceScatter).calls, reductions);
     }
+  }
+}
+
+TEST(GlobalBatch, IsEvaluatedOnTheSameSequencesHoweverItIsCut) {
+  TrainSettings settings = SmallSettings();
+  const SyntheticDataset dataset(settings.model.seq_len, settings.model.vocab_size);
+  ASSERT_EQ(dataset.validation_sequences(), 10);
+  settings.eval_batches = 2;
+  const struct {
+    int devices;
+    int64_t micro_batch, grad_accum;
+  } cuts[] = {{1, 4, 1}, {1, 1, 4}, {2, 2, 1}, {2, 1, 2}, {4, 1, 1}};
+  for (const auto& [devices, micro_batch, grad_accum] : cuts) {
+    settings.devices = devices;
+    settings.micro_batch = micro_batch;
+    settings.grad_accum = grad_accum;
+    EXPECT_EQ(EvaluationSequences(settings, dataset),
+              (std::vector<int64_t>{0, 1, 2, 3, 5, 6, 7, 8}));
   }
 }
 

@@ -111,6 +111,18 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
   EXPECT_EQ(absl::GetFlag(FLAGS_sample_bytes), 300);
   EXPECT_FALSE(absl::GetFlag(FLAGS_dry_run));
   EXPECT_EQ(absl::GetFlag(FLAGS_run), "runs/latest");
+  EXPECT_EQ(absl::GetFlag(FLAGS_bytes), 300);
+  EXPECT_EQ(absl::GetFlag(FLAGS_temperature), 0.8);
+  EXPECT_EQ(absl::GetFlag(FLAGS_top_k), 0);
+  std::vector<std::string> names;
+  for (const FlagInfo& flag : AllFlags()) names.emplace_back(flag.name);
+  EXPECT_THAT(names, testing::UnorderedElementsAre(
+                         "data", "val_data", "out", "device", "devices", "threads", "device_memory",
+                         "zero_stage", "dtype", "bucket_bytes", "model", "n_layer", "n_head",
+                         "n_embd", "seq_len", "vocab_size", "dropout", "micro_batch", "grad_accum",
+                         "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "eps",
+                         "grad_clip", "seed", "eval_interval", "eval_batches", "sample_bytes",
+                         "dry_run", "run", "prompt", "bytes", "temperature", "top_k"));
 }
 
 TEST(Flags, RefuseAbsurdNumbersEverywhere) {
@@ -144,6 +156,11 @@ TEST(Flags, RefuseZeroWhereItMeansNothing) {
                            "beta2", "grad_clip", "seed", "eval_interval", "sample_bytes"}) {
     EXPECT_EQ(ErrorOf({std::string("--") + name + "=0"}), "") << name;
   }
+}
+
+TEST(Flags, RefuseAnEpsThatIsZeroInFp32) {
+  EXPECT_THAT(ErrorOf({"--eps=1e-50"}), HasSubstr("wanted a number from 1e-30 to 1"));
+  EXPECT_EQ(ErrorOf({"--eps=1e-30"}), "");
 }
 
 TEST(Flags, SayWhatTheyWanted) {

@@ -145,8 +145,8 @@ TEST(Layout, NumbersTheBucketsOfAUnitWithoutGaps) {
     BucketId first = 0;
     for (UnitId unit = 0; unit < 3; ++unit) {
       EXPECT_EQ(layout.Unit(unit).begin, begin);
-      EXPECT_EQ(layout.FirstBucket(unit), first);
       ASSERT_FALSE(layout.Buckets(unit).empty());
+      EXPECT_EQ(&layout.Buckets(unit)[0], &layout.bucket(first));
       for (const Bucket& bucket : layout.Buckets(unit)) {
         EXPECT_EQ(bucket.unit, unit);
         EXPECT_EQ(bucket.range.begin, begin);
@@ -257,7 +257,7 @@ TEST(GptParameters, CountGpt2AsPublished) {
     ASSERT_TRUE(layout.ok()) << layout.status();
     EXPECT_EQ(layout->parameters(), psi);
     EXPECT_EQ(layout->units(), model.n_layer + 1);
-    EXPECT_EQ(layout->parameter_specs().size(), static_cast<size_t>(4 + 12 * model.n_layer));
+    EXPECT_EQ(GptParameters(model).size(), static_cast<size_t>(4 + 12 * model.n_layer));
     // Padding is a rounding error: less than 8 x 64 elements a bucket.
     EXPECT_LT(layout->padding(), 512 * static_cast<int64_t>(layout->buckets().size()));
   }

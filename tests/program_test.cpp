@@ -220,12 +220,14 @@ std::string TokenFile(int32_t magic, int32_t version, int32_t count, size_t byte
 }
 
 TEST_F(ProgramTest, RefusesBadTokenFiles) {
+  Write("magic.bin", TokenFile(20240521, 1, 5000, 10000));
   Write("version.bin", TokenFile(20240520, 2, 5000, 10000));
   Write("beyond.bin", TokenFile(20240520, 1, 5001, 10000));
   Write("negative.bin", TokenFile(20240520, 1, -1, 10000));
   Write("odd.bin", TokenFile(20240520, 1, 5000, 10001));
   Write("big.bin", TokenFile(20240520, 1, 5000, 10000).replace(2000, 2, "\xff\xff"));
-  for (const char* name : {"version.bin", "beyond.bin", "negative.bin", "odd.bin", "big.bin"}) {
+  for (const char* name :
+       {"magic.bin", "version.bin", "beyond.bin", "negative.bin", "odd.bin", "big.bin"}) {
     ExpectRefused({"train", std::string("--data=") + name}, {name});
   }
 }

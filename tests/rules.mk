@@ -29,6 +29,7 @@ tests_sources := \
   tests/resolve_test.cpp \
   tests/run_folder_test.cpp \
   tests/safetensors_test.cpp \
+  tests/sample_test.cpp \
   tests/screen_test.cpp \
   tests/signals_test.cpp \
   tests/skip_test.cpp \

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// zerobox train: flags -> settings -> plan -> data -> run folder -> run -> tables and files. All
+// zerobox train: flags -> settings -> data -> plan -> run folder -> run -> tables and files. All
 // that can be refused is refused before the run folder is made.
 #include <csignal>
 #include <ctime>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -94,10 +93,8 @@ absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const 
         " bytes) on a device, --device_memory is ", HumanBytes(settings.device_memory_bytes), " (",
         WithCommas(settings.device_memory_bytes), " bytes)"));
   }
-  const int64_t all = std::accumulate(
-      plan.ranks.begin(), plan.ranks.end(), int64_t{0}, [](int64_t sum, const RankPlan& rank) {
-        return sum + std::accumulate(rank.regions.begin(), rank.regions.end(), int64_t{0});
-      });
+  int64_t all = 0;
+  for (const RankPlan& rank : plan.ranks) all += ReservedBytes(rank.regions);
   if (all > machine.available_memory) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the run does not fit: its ", settings.devices, " devices need ",

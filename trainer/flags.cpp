@@ -164,7 +164,7 @@ ZEROBOX_FLAG(double, beta2, 0.95, "Decay of AdamW's mean of squared gradients.",
              .range = kFractionBelow1);
 ZEROBOX_FLAG(double, eps, 1e-8, "AdamW's guard against division by zero.",
              .topic = Topic::kOptimizer, .commands = kTrainCommand, .placeholder = "X",
-             .range = {.min = 0, .max = 1, .without_min = true});
+             .range = {.min = 1e-30, .max = 1});  // not 0 in fp32 either
 ZEROBOX_FLAG(double, grad_clip, 1.0, "Gradients are scaled down to this norm; 0: never.",
              .topic = Topic::kOptimizer, .commands = kTrainCommand, .placeholder = "X",
              .range = {.min = 0, .max = 1e9});

@@ -67,7 +67,7 @@ const std::vector<FlagInfo>& AllFlags();
 // nullptr for an unknown name.
 const FlagInfo* FindFlag(std::string_view name);
 
-// "a whole number from 1 to 64", "a number above 0 and up to 1000", "a size in bytes such as
+// "a whole number from 1 to 64", "a number above 0 up to 1000", "a size in bytes such as
 // 512MiB or 8GiB", "true or false", "text": what the flag accepts, for messages and help.
 std::string Wanted(const FlagInfo& flag);
 

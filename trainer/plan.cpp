@@ -27,14 +27,12 @@ absl::StatusOr<RankPlan> PlanRank(const TrainSettings& settings, const Layout& l
     const CopiedBytes copied = device.copied();
     replica.TrainStep(nullptr, 1);
     plan.step_traffic = communicator.traffic() - sent;
-    plan.step_copies = {.to_host = device.copied().to_host - copied.to_host,
-                        .from_host = device.copied().from_host - copied.from_host};
+    plan.step_copies = device.copied() - copied;
     // An evaluation gathers what the step has left stale, so the next step need not.
     if (settings.eval_interval != 1) continue;
     if (auto loss = replica.EvaluateBatch(nullptr); !loss.ok()) return loss.status();
   }
   plan.memory = device.memory().ledger();
-  plan.live = plan.memory.live;
   if (settings.eval_interval > 0) {
     if (auto loss = replica.EvaluateBatch(nullptr); !loss.ok()) return loss.status();
   }

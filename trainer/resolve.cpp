@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <fstream>
 #include <thread>
 #include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "ops/device/host_memory.h"
 
 namespace zerobox {
 namespace {
@@ -195,15 +195,9 @@ absl::Status CheckSizes(const TrainSettings& settings) {
   return absl::OkStatus();
 }
 
-int64_t MemAvailable() {
-  std::ifstream file("/proc/meminfo");
-  std::string name, unit;
-  int64_t value = 0;
-  while (file >> name >> value) {
-    if (name == "MemAvailable:") return value * 1024;
-    std::getline(file, unit);
-  }
-  return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+int64_t FreeMemory() {
+  const int64_t available = AvailableMemory();
+  return available >= 0 ? available : int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
 }
 
 int Cores() {
@@ -214,7 +208,7 @@ int Cores() {
 
 }  // namespace
 
-Machine ThisMachine() { return {.cores = Cores(), .available_memory = MemAvailable()}; }
+Machine ThisMachine() { return {.cores = Cores(), .available_memory = FreeMemory()}; }
 
 std::string Text(const FlagValue& value) {
   if (const auto* yes = std::get_if<bool>(&value)) return *yes ? "true" : "false";

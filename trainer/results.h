@@ -13,16 +13,11 @@
 
 #include "absl/status/status.h"
 #include "ops/collectives/communicator.h"
+#include "ops/device/device.h"
 #include "ops/device/memory.h"
 #include "zero/step_program.h"
 
 namespace zerobox {
-
-// Bytes copied between one device and the host's memory in one step.
-struct HostCopies {
-  int64_t to_host = 0;
-  int64_t from_host = 0;
-};
 
 // A difference between what the paper's formula says a collective sends and what it will send here.
 struct TrafficDifference {
@@ -33,11 +28,10 @@ struct TrafficDifference {
 
 // What a walk of the step program against a planning device says about one rank.
 struct RankPlan {
-  Ledger memory;                // peak over a whole run
-  PerCategory<int64_t> live{};  // after the last step
-  RegionBytes regions{};        // what the pool reserves; its sum must fit the device
-  Traffic step_traffic;         // of one steady step
-  HostCopies step_copies;
+  Ledger memory;          // peak over a whole run; live: after the last step
+  RegionBytes regions{};  // what the pool reserves; its sum must fit the device
+  Traffic step_traffic;   // of one steady step
+  CopiedBytes step_copies;
 };
 int64_t ReservedBytes(const RegionBytes& regions);
 
@@ -81,7 +75,7 @@ struct RankResult {
   Ledger memory;  // live: after the last step
   int64_t capacity_bytes = 0;
   Traffic step_traffic;  // counted in one steady step
-  HostCopies step_copies;
+  CopiedBytes step_copies;
   int64_t poisoned_bytes = 0;
 };
 

@@ -167,6 +167,11 @@ absl::StatusOr<std::string> Sample(const SampleSettings& settings) {
         !status.ok()) {
       return status;
     }
+    if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
+      return absl::FailedPreconditionError(
+          "the model's logits are not finite: its training has diverged; train again, say with a "
+          "lower --lr");
+    }
     tokens.push_back(Draw(logits, settings.temperature, settings.top_k,
                           UniformAt(settings.seed, /*stream=*/0, i)));
     if (bytes) {

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "zero/formulas.h"
 
 namespace zerobox {
 namespace {
@@ -69,16 +69,21 @@ std::string Agreement(bool known, bool equal, const Style& style) {
 
 constexpr int kMemoryBar = 12;
 
-// What stage 0 holds of a model state on each device (ZeRO, section 5; fp32 here, so 4 + 4 + 8
-// bytes a parameter), padding included. 0 for what is no model state.
-int64_t AtStage0(Category category, const RunPlan& plan) {
-  const int64_t elements = plan.parameters + plan.padding;
+// What a device keeps of the model states at `stage` by the paper's formulas, padding included.
+ModelStateBytes StatesAt(int stage, const TrainSettings& settings, const RunPlan& plan) {
+  return ModelStates(stage, plan.parameters + plan.padding, settings.devices,
+                     WidthsOf(settings.dtype));
+}
+
+// 0 for what is no model state.
+int64_t Of(const ModelStateBytes& states, Category category) {
   switch (category) {
     case Category::kParameters:
+      return states.parameters;
     case Category::kGradients:
-      return 4 * elements;
+      return states.gradients;
     case Category::kOptimizerStates:
-      return 8 * elements;
+      return states.optimizer_states;
     default:
       return 0;
   }
@@ -94,14 +99,14 @@ std::string MemoryRow(const std::string& name, int64_t predicted, const int64_t*
       "  ", bar, "\n");
 }
 
-std::string MemoryBlock(const RunPlan& plan, const RankPlan& planned, const RankResult* measured,
-                        const Style& style) {
+std::string MemoryBlock(const ModelStateBytes& at_stage0, const RankPlan& planned,
+                        const RankResult* measured, const Style& style) {
   const auto held = [&](size_t i) {
     return measured != nullptr ? measured->memory.at_peak[i] : planned.memory.at_peak[i];
   };
   int64_t longest = 1;
   for (size_t i = 0; i < kCategories; ++i) {
-    longest = std::max({longest, held(i), AtStage0(static_cast<Category>(i), plan)});
+    longest = std::max({longest, held(i), Of(at_stage0, static_cast<Category>(i))});
   }
   std::string block;
   for (size_t i = 0; i < kCategories; ++i) {
@@ -109,7 +114,7 @@ std::string MemoryBlock(const RunPlan& plan, const RankPlan& planned, const Rank
     if (held(i) == 0 && planned.memory.at_peak[i] == 0) continue;
     const double scale = static_cast<double>(longest);
     const std::string bar = Bar(static_cast<double>(held(i)) / scale,
-                                static_cast<double>(AtStage0(category, plan)) / scale, kMemoryBar);
+                                static_cast<double>(Of(at_stage0, category)) / scale, kMemoryBar);
     block += MemoryRow(Spaced(Name(category)), planned.memory.at_peak[i],
                        measured != nullptr ? &measured->memory.at_peak[i] : nullptr,
                        style.Cyan(bar), style);
@@ -144,23 +149,17 @@ std::string Lines(const std::string& first, const std::string& text, int indent)
   return lines + "\n";
 }
 
-// Bytes a parameter of one device's model states in fp32 (ZeRO, section 5, with 4 + 4 + 8 bytes).
-double StateBytesPerElement(int stage, int devices) {
-  const double n = devices;
-  return stage == 0 ? 16 : stage == 1 ? 8 + 8 / n : stage == 2 ? 4 + 12 / n : 16 / n;
-}
-
 // What one device would keep at each stage by the paper's formulas, padding included; beside this
 // run's stage what it does keep, if that is something else.
 std::string StageLadder(const TrainSettings& settings, const RunPlan& plan,
                         const std::vector<RankResult>& measured, const Style& style) {
-  const double elements = static_cast<double>(plan.parameters + plan.padding);
+  const auto whole = static_cast<double>(StatesAt(0, settings, plan).total());
   const int64_t held = StateBytes(measured.empty() ? plan.ranks[0].memory : measured[0].memory);
   std::string ladder =
       Title("Model states (parameters, gradients, optimizer states) of a device", style);
   for (int stage = 0; stage <= 3; ++stage) {
-    const double share = StateBytesPerElement(stage, settings.devices) / 16;
-    const auto bytes = static_cast<int64_t>(std::llround(16 * elements * share));
+    const int64_t bytes = StatesAt(stage, settings, plan).total();
+    const double share = static_cast<double>(bytes) / whole;
     const bool ours = stage == settings.zero_stage;
     std::string row = absl::StrCat(ours ? "▸ " : "  ", Left(absl::StrCat("ZeRO-", stage), 23),
                                    Right(WithCommas(bytes), 15), Right(HumanBytes(bytes), 10), "  ",
@@ -242,7 +241,7 @@ std::string TrafficBlock(const RunPlan& plan, const RankPlan& planned, const Ran
       foretold != scalars.bytes_sent) {
     absl::StrAppend(&block, ", ", style.Red("predicted " + WithCommas(foretold)));
   }
-  const HostCopies copies = measured != nullptr ? measured->step_copies : planned.step_copies;
+  const CopiedBytes copies = measured != nullptr ? measured->step_copies : planned.step_copies;
   if (copies.to_host + copies.from_host > 0) {
     absl::StrAppend(&block, "\n  and copies: ", WithCommas(copies.to_host), " bytes to the host, ",
                     WithCommas(copies.from_host), " from it");
@@ -286,8 +285,7 @@ bool SameMemory(const Ledger& a, const Ledger& b) {
 int64_t LargestReservation(const RunPlan& plan) {
   int64_t largest = 0;
   for (const RankPlan& rank : plan.ranks) {
-    const int64_t bytes = std::accumulate(rank.regions.begin(), rank.regions.end(), int64_t{0});
-    largest = std::max(largest, bytes);
+    largest = std::max(largest, ReservedBytes(rank.regions));
   }
   return largest;
 }
@@ -311,7 +309,8 @@ std::string MemoryTable(const TrainSettings& settings, const RunPlan& plan,
     } else {
       absl::StrAppend(&table, "  ", style.Bold("but " + subject), "\n");
     }
-    table += MemoryBlock(plan, plan.ranks[rank], known ? &measured[rank] : nullptr, style);
+    table += MemoryBlock(StatesAt(0, settings, plan), plan.ranks[rank],
+                         known ? &measured[rank] : nullptr, style);
   }
   return table + MemoryFootnotes(settings, plan, measured, style);
 }

@@ -91,8 +91,6 @@ std::string Duration(double seconds) {
   return absl::StrFormat("%d:%02d:%02d", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-std::string Learning(double rate) { return absl::StrFormat("%.2e", rate); }
-
 int Columns(std::string_view text) {
   int columns = 0;
   for (size_t i = 0; i < text.size(); ++i) {

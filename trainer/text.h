@@ -31,7 +31,6 @@ std::string SignedCommas(int64_t number);  // +1,234 or -1,234
 std::string HumanBytes(int64_t bytes);     // 823 B, 1.61 MiB, 12.3 GiB: three digits
 std::string HumanCount(double number);     // 823, 12.3k, 1.65M: three digits
 std::string Duration(double seconds);      // 0:07, 1:05, 2:03:04
-std::string Learning(double rate);         // 1.00e-03
 
 // Columns that `text` takes on a screen: UTF-8 characters, without colour codes. Every character
 // that zerobox prints is one column wide.

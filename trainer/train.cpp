@@ -17,8 +17,7 @@ namespace zerobox {
 
 std::vector<int64_t> EvaluationSequences(const TrainSettings& settings, const Dataset& dataset) {
   const int64_t all = dataset.validation_sequences();
-  const int64_t count =
-      std::min(all, settings.eval_batches * settings.micro_batch * settings.devices);
+  const int64_t count = std::min(all, settings.eval_batches * settings.global_batch());
   std::vector<int64_t> sequences(count);
   for (int64_t i = 0; i < count; ++i) sequences[i] = i * all / count;
   return sequences;

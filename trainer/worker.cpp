@@ -91,8 +91,7 @@ absl::Status Worker::TrainStep(int64_t step) {
   if (absl::Status status = run_.dataset.status(); !status.ok()) return status;
   if (step <= 2) {  // the second is a steady one
     result_.step_traffic = communicator_->traffic() - sent;
-    result_.step_copies = {.to_host = device_->copied().to_host - copied.to_host,
-                           .from_host = device_->copied().from_host - copied.from_host};
+    result_.step_copies = device_->copied() - copied;
   }
   run_.board.PostStep(rank_, step, *outcome, targets);
   return absl::OkStatus();

@@ -64,7 +64,6 @@ class Layout {
   static absl::StatusOr<Layout> Make(std::vector<ParameterSpec> parameters, int shards,
                                      int64_t bucket_bytes, DType gradient);
 
-  const std::vector<ParameterSpec>& parameter_specs() const { return parameters_; }
   const ParameterSpec& spec(ParameterId parameter) const { return parameters_[parameter]; }
   Range Parameter(ParameterId parameter) const { return ranges_[parameter]; }
   BucketId BucketOf(ParameterId parameter) const { return bucket_of_[parameter]; }
@@ -73,7 +72,6 @@ class Layout {
   const Bucket& bucket(BucketId bucket) const { return buckets_[bucket]; }
   // The buckets of a unit are numbered without gaps.
   std::span<const Bucket> Buckets(UnitId unit) const;
-  BucketId FirstBucket(UnitId unit) const { return first_bucket_[unit]; }
 
   int units() const { return static_cast<int>(units_.size()); }
   Range Unit(UnitId unit) const { return units_[unit]; }

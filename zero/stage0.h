@@ -52,7 +52,8 @@ class Stage0 {
   virtual Buffer Acquire(const Visit& visit);
   virtual void Release(const Visit&) {}
   // Where backward adds the gradient of a parameter; zero at its first use in the step (stages 2
-  // and 3: in the micro-batch). At most two parameters are between their Gradient and their Reduce.
+  // and 3: in the micro-batch). Of units that backward visits once, at most two parameters are
+  // between their Gradient and their Reduce.
   virtual Buffer Gradient(ParameterId parameter);
   // Backward has left this parameter's gradient for the last time in this micro-batch.
   void Reduce(ParameterId parameter);

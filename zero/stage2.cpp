@@ -2,6 +2,7 @@
 #include "zero/stage2.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "ops/ops.h"
@@ -52,6 +53,7 @@ void Stage2::ReduceBucket(BucketId id) {
 
 // The bucket's memory goes back as soon as its owned part is safe.
 void Stage2::RetireOldest() {
+  assert(!in_flight_.empty() && "three buckets are being filled at once");
   const BucketId id = in_flight_.front();
   in_flight_.pop_front();
   const Bucket& bucket = layout_.bucket(id);

@@ -17,8 +17,9 @@ namespace zerobox {
 
 class Abort;
 
-// A mutex and condition variable whose waits end when the run is aborted. Everything that blocks in
-// this project blocks here, so nothing can block for ever.
+// A mutex and condition variable whose waits end when the run is aborted. Whoever waits for another
+// rank's or stream's turn waits here, so nothing can block for ever; elsewhere a thread waits only
+// for work that other threads are doing at that moment.
 class WaitPoint {
  public:
   explicit WaitPoint(Abort& abort);

@@ -42,6 +42,9 @@ struct CopiedBytes {
   int64_t to_host = 0;
   int64_t from_host = 0;
   friend bool operator==(const CopiedBytes&, const CopiedBytes&) = default;
+  friend CopiedBytes operator-(const CopiedBytes& a, const CopiedBytes& b) {
+    return {a.to_host - b.to_host, a.from_host - b.from_host};
+  }
 };
 
 class Device {

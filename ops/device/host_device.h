@@ -37,10 +37,11 @@ class HostDevice final : public Device {
   // ResourceExhausted when the machine does not give the memory. `abort` outlives the device.
   static absl::StatusOr<std::unique_ptr<HostDevice>> Make(const HostDeviceOptions& options,
                                                           Abort& abort);
-  // Waits until its streams have done what they have, or at once after an abort; nothing may be
-  // enqueued afterwards. The memory stays for other ranks that may still read it.
+  // Waits until its streams have done what they have, of which an abort skips all work that has not
+  // begun; nothing may be enqueued afterwards. The memory stays for other ranks that may still read
+  // it.
   void StopStreams();
-  ~HostDevice() override;  // waits for its streams; after an abort they end at once
+  ~HostDevice() override;  // waits for its streams, as StopStreams does
 
   std::unique_ptr<Event> MakeEvent(std::string_view name) override;
   void Record(Event& event, StreamId stream) override;
@@ -84,8 +85,8 @@ class HostDevice final : public Device {
   class HostEvent;
   void RunOp(StreamId stream, std::string_view name, int64_t id,
              const std::function<absl::Status()>& work);
-  // Puts `item` into the stream's queue (runs it, on kCompute).
   bool Inline(StreamId stream) const;  // runs in the worker's thread
+  // Puts `item` into the stream's queue, or runs it where that is inline.
   void Push(StreamId stream, std::function<void()> item);
   // The edge from `mark` to a stream or the host is drop_wait's.
   bool Dropped(std::string_view event, std::string_view waiter) const;

@@ -17,7 +17,7 @@ class HostStream {
  public:
   // Throws std::system_error where std::thread does.
   explicit HostStream(Abort& abort);
-  // Waits until the queue is empty; after an abort, for the item that runs now only.
+  // Waits until the queue is empty: soon after an abort, which ends the waits of all items.
   ~HostStream();
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;

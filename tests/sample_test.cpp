@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sampling from saved models: one that a run has trained, and models whose logits are known because
+// their final norm puts out its bias alone, (1, 0, 0, ...), so that the logit of a token is the
+// first number of its embedding.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/process.h"
+#include "tests/small_run.h"
+#include "trainer/gpt.h"
+#include "trainer/model_file.h"
+#include "trainer/train.h"
+
+namespace zerobox {
+namespace {
+
+void WriteModel(const std::string& folder, const std::vector<float>& logits) {
+  const ModelConfig config = {.n_layer = 1,
+                              .n_head = 1,
+                              .n_embd = 4,
+                              .seq_len = 3,
+                              .vocab_size = static_cast<int64_t>(logits.size())};
+  auto writer = CreateModelFile(folder, config);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (const ParameterSpec& spec : GptParameters(config)) {
+    std::vector<float> values(spec.elements());
+    if (spec.name == "ln_f.bias") values[0] = 1;
+    if (spec.name == "wte.weight") {
+      for (size_t token = 0; token < logits.size(); ++token) values[4 * token] = logits[token];
+    }
+    ASSERT_TRUE((*writer)->Write(std::as_bytes(std::span(values))).ok());
+  }
+  ASSERT_TRUE((*writer)->Finish().ok());
+}
+
+// Tokens 0 to 4 with weights 1, 8, 0, 2, 0.
+const std::vector<float> kLogits = {0, std::log(8.0F), -100, std::log(2.0F), -100};
+
+class SampleTest : public testing::Test {
+ protected:
+  // What the model in the folder writes behind the prompt.
+  std::string Written(SampleSettings settings) const {
+    settings.run = folder_.path();
+    const absl::StatusOr<std::string> text = Sample(settings);
+    EXPECT_TRUE(text.ok()) << text.status();
+    if (!text.ok()) return "";
+    EXPECT_EQ(text->substr(0, settings.prompt.size()), settings.prompt);
+    return text->substr(settings.prompt.size());
+  }
+  absl::Status Refusal(SampleSettings settings) const {
+    settings.run = folder_.path();
+    return Sample(settings).status();
+  }
+
+  const TemporaryFolder folder_;
+};
+
+// The shares of tokens 0, 1 and 3, which are all there are.
+void ExpectShares(const std::string& text, double p0, double p1, double p3) {
+  const auto size = static_cast<double>(text.size());
+  const std::pair<char, double> expected[] = {{0, p0}, {1, p1}, {3, p3}};
+  int64_t known = 0;
+  for (const auto& [token, share] : expected) {
+    const auto count = std::count(text.begin(), text.end(), token);
+    known += count;
+    // Five deviations of the count of independent draws.
+    const double tolerance = 5 * std::sqrt(share * (1 - share) / size);
+    EXPECT_TRUE(std::abs(static_cast<double>(count) / size - share) <= tolerance)
+        << int{token} << ": " << count << " of " << text.size();
+  }
+  EXPECT_EQ(known, static_cast<int64_t>(text.size()));
+}
+
+TEST_F(SampleTest, DrawsByTheSoftmaxOfTheLogitsOverTheTemperature) {
+  WriteModel(folder_.path(), kLogits);
+  const SampleSettings settings = {.prompt = std::string(1, 3), .bytes = 4000, .temperature = 1};
+  const std::string text = Written(settings);
+  ASSERT_EQ(text.size(), 4000u);
+  ExpectShares(text, 1.0 / 11, 8.0 / 11, 2.0 / 11);
+  SampleSettings colder = settings;
+  colder.temperature = 0.5;  // the weights squared
+  ExpectShares(Written(colder), 1.0 / 69, 64.0 / 69, 4.0 / 69);
+}
+
+TEST_F(SampleTest, ChoosesAmongTheTopK) {
+  WriteModel(folder_.path(), kLogits);
+  const std::string prompt(1, 3);
+  ExpectShares(Written({.prompt = prompt, .bytes = 4000, .temperature = 1, .top_k = 2}), 0, 0.8,
+               0.2);
+  EXPECT_EQ(Written({.prompt = prompt, .bytes = 50, .temperature = 5, .top_k = 1}),
+            std::string(50, 1));
+  EXPECT_EQ(Written({.prompt = prompt, .bytes = 50, .temperature = 0}), std::string(50, 1));
+}
+
+TEST_F(SampleTest, WritesTheSameTextForTheSameSeedOnly) {
+  WriteModel(folder_.path(), kLogits);
+  const SampleSettings settings = {.prompt = std::string(1, 1), .bytes = 200, .seed = 7};
+  const std::string text = Written(settings);
+  EXPECT_EQ(Written(settings), text);
+  SampleSettings other = settings;
+  other.seed = 8;
+  EXPECT_NE(Written(other), text);
+  other = settings;
+  other.threads = 2;
+  EXPECT_EQ(Written(other), text);
+}
+
+TEST_F(SampleTest, WritesTokensBeyondBytesAsNumbers) {
+  std::vector<float> logits(300, 0);
+  logits[299] = 9;
+  WriteModel(folder_.path(), logits);
+  EXPECT_EQ(Written({.prompt = "a", .bytes = 2, .temperature = 0}), " 299 299");
+}
+
+TEST_F(SampleTest, RefusesAPromptThatTheModelDoesNotKnow) {
+  WriteModel(folder_.path(), kLogits);
+  const absl::Status status = Refusal({.prompt = std::string("\x01\x05", 2), .bytes = 1});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(std::string(status.message()).find("byte 5"), std::string::npos) << status;
+}
+
+TEST_F(SampleTest, RefusesAModelWhoseLogitsAreNotFinite) {
+  std::vector<float> logits = kLogits;
+  logits[2] = std::numeric_limits<float>::quiet_NaN();
+  WriteModel(folder_.path(), logits);
+  const absl::Status status = Refusal({.prompt = std::string(1, 1), .bytes = 1});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_NE(std::string(status.message()).find("not finite"), std::string::npos) << status;
+}
+
+TEST_F(SampleTest, GoesOnBeyondTheSequenceOfAModelThatARunHasTrained) {
+  TrainSettings settings = SmallSettings();
+  settings.devices = 2;
+  settings.zero_stage = 3;
+  settings.steps = 2;
+  settings.out = folder_.path();
+  ASSERT_TRUE(RunSmall(settings).result.status.ok());
+  const std::string text = Written({.prompt = "abc", .bytes = 40});
+  EXPECT_EQ(text.size(), 40u);
+  for (const char token : text) EXPECT_LT(static_cast<unsigned char>(token), 101);
+}
+
+}  // namespace
+}  // namespace zerobox
