@@ -74,8 +74,8 @@ void Board::MoveTo(RunResult& result) {
   result.eval_metrics = std::move(evals_);
 }
 
-StopPoint::StopPoint(int64_t steps, const std::function<int()>& stop_signal)
-    : stop_signal_(stop_signal), last_(steps) {}
+StopPoint::StopPoint(int64_t steps, std::function<int()> stop_signal)
+    : stop_signal_(std::move(stop_signal)), last_(steps) {}
 
 bool StopPoint::Continue(int64_t step) {
   const std::lock_guard lock(mutex_);

@@ -46,13 +46,13 @@ class Board {
 // Decides, for all ranks alike, after which step a run ends that was asked to stop. Thread-safe.
 class StopPoint {
  public:
-  StopPoint(int64_t steps, const std::function<int()>& stop_signal);
+  StopPoint(int64_t steps, std::function<int()> stop_signal);
   // Whether to run `step`, which the calling rank is about to begin.
   bool Continue(int64_t step);
   int signal() const { return signal_; }
 
  private:
-  const std::function<int()>& stop_signal_;
+  const std::function<int()> stop_signal_;
   std::mutex mutex_;
   int64_t last_;         // the last step of the run
   int64_t started_ = 0;  // by the rank that is furthest
