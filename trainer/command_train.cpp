@@ -241,6 +241,8 @@ class TrainCommand {
                                  result.stopped_by_signal == SIGINT ? "Ctrl-C" : "SIGTERM",
                                  " after step ", result.steps, "; everything up to it is written"));
         code = kStoppedBySignal + result.stopped_by_signal;
+      } else if (StopSignal() != 0) {  // while it wrote what follows the training
+        code = kStoppedBySignal + StopSignal();
       }
     }
     if (!folder_->status().ok()) {
