@@ -25,7 +25,6 @@ void HostStream::Loop() {
   while (Item item = Next()) {
     Follow(item.get());
     (*item)();
-    const UnorderedScope scope;
     item.reset();
   }
 }
