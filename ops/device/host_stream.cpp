@@ -25,6 +25,7 @@ void HostStream::Loop() {
   while (Item item = Next()) {
     Follow(item.get());
     (*item)();
+    const UnorderedScope scope;
     item.reset();
   }
 }
