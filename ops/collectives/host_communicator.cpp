@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/collectives/reduce.h"
+#include "ops/device/thread_sanitizer.h"
 
 namespace zerobox {
 namespace {
@@ -145,6 +146,8 @@ class HostGroup::Member final : public Communicator {
  public:
   Member(std::shared_ptr<Meeting> meeting, int rank, HostDevice& device)
       : party_(std::make_shared<Party>(std::move(meeting), rank, device)), device_(device) {}
+  // What the calls did with the party comes before its end.
+  ~Member() override { Follow(party_.get()); }
 
   int rank() const override { return party_->rank(); }
   int size() const override { return party_->size(); }
@@ -170,8 +173,11 @@ class HostGroup::Member final : public Communicator {
   void Call(Collective collective, Buffer buffer, int root, CallLabel label) {
     if (size() == 1) return;
     const Post post{next_number_++, collective, buffer, root, label};
-    device_.Enqueue(StreamId::kCommunication, Name(collective),
-                    [party = party_, post] { return party->Run(post); });
+    device_.Enqueue(StreamId::kCommunication, Name(collective), [party = party_, post] {
+      absl::Status status = party->Run(post);
+      Publish(party.get());
+      return status;
+    });
   }
 
   const std::shared_ptr<Party> party_;
