@@ -4,11 +4,14 @@
 // the model's shape say.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "ops/device/device.h"
+#include "ops/device/recorder.h"
 #include "tests/expected_bytes.h"
 #include "tests/small_run.h"
 
@@ -251,6 +254,22 @@ TEST(Bytes, BeyondThePlanAreRefused) {
       << run.result.status;
 }
 
+// Adds up what each rank allocates over a whole run, transient memory included.
+class AllocationCounter final : public Recorder {
+ public:
+  int64_t bytes(int rank) const { return bytes_[rank]; }
+  void OnEnqueue(int, StreamId, std::string_view, int64_t) override {}
+  void OnBegin(int, StreamId, std::string_view, int64_t) override {}
+  void OnEnd(int, StreamId, std::string_view, int64_t) override {}
+  void OnAllocate(int rank, Region, Category, std::string_view, const Buffer& buffer) override {
+    bytes_[rank] += (buffer.bytes() + 127) / 128 * 128;
+  }
+  void OnFree(int, const Buffer&) override {}
+
+ private:
+  std::array<int64_t, 8> bytes_{};  // each written by its own rank's worker only
+};
+
 TEST(Poison, InAllFreshMemoryChangesNoBit) {
   for (const int devices : {1, 4}) {
     for (int stage = 0; stage <= 3; ++stage) {
@@ -266,6 +285,8 @@ TEST(Poison, InAllFreshMemoryChangesNoBit) {
           const SmallRun reference = RunSmall(settings);
           TrainHooks hooks;
           hooks.poison = true;
+          AllocationCounter allocated;
+          hooks.recorder = &allocated;
           const SmallRun run = RunSmall(settings, hooks);
           ASSERT_TRUE(run.result.status.ok()) << run.result.status;
           EXPECT_EQ(run.parameters, reference.parameters);
@@ -281,7 +302,9 @@ TEST(Poison, InAllFreshMemoryChangesNoBit) {
           }
           // All that persists, and every activation of every forward pass, was NaN at first.
           const ExpectedBytes expected(settings);
-          for (const RankResult& rank : run.result.ranks) {
+          for (int r = 0; r < devices; ++r) {
+            const RankResult& rank = run.result.ranks[r];
+            EXPECT_EQ(rank.poisoned_bytes, allocated.bytes(r));
             EXPECT_GE(rank.poisoned_bytes,
                       Sum(expected.Persistent()) +
                           settings.steps * micro_batches * expected.ForwardActivations());
