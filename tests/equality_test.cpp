@@ -121,6 +121,30 @@ INSTANTIATE_TEST_SUITE_P(Devices, Equality,
                                          Case{7, 1.52}, Case{8, 1.44}),
                          [](const auto& info) { return std::to_string(info.param.devices); });
 
+TEST(InitialWeights, DependOnTheSeedAloneAndNotOnWhoComputesThem) {
+  TrainSettings settings = SmallSettings();
+  settings.steps = 1;
+  // The one step is skipped, so what the run ends with is what it began with.
+  const TrainHooks skip = {.loss_scale = [](int, int64_t) { return std::nan(""); }};
+  settings.devices = 1;
+  const SmallRun reference = RunSmall(settings, skip);
+  ASSERT_EQ(reference.result.skipped, 1);
+  for (const int devices : {3, 4}) {
+    for (const int stage : {0, 3}) {
+      settings.devices = devices;
+      settings.zero_stage = stage;
+      settings.bucket_bytes = stage == 3 ? kOneParameter : kDefaultBucket;
+      const SmallRun run = RunSmall(settings, skip);
+      ASSERT_EQ(run.result.skipped, 1);
+      EXPECT_EQ(run.parameters, reference.parameters) << devices << " devices, stage " << stage;
+    }
+  }
+  settings.seed += 1;
+  const SmallRun other = RunSmall(settings, skip);
+  EXPECT_NE(other.parameters.at("wte.weight"), reference.parameters.at("wte.weight"));
+  EXPECT_EQ(other.parameters.at("ln_f.bias"), std::vector<float>(33, 0.0F));
+}
+
 // The same global batch, cut differently: sums are taken in another order, so equal to rounding.
 void ExpectClose(const RunResult& run, const RunResult& reference) {
   ASSERT_TRUE(run.status.ok()) << run.status;

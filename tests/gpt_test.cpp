@@ -244,6 +244,33 @@ TEST(Gpt, HasTheNamesAndTheSizesOfGpt2) {
   EXPECT_EQ(specs[kEndsParameters + kQkvWeight].shape, (std::vector<int64_t>{33, 99}));
 }
 
+TEST(Gpt, BeginsLikeGpt2AtItsWidthAndWithLargerWeightsBelow) {
+  const auto stddev = [](int64_t width, int parameter) {
+    return InitialValueOf({.n_layer = 8, .n_head = 1, .n_embd = width}, parameter).stddev;
+  };
+  const auto near = [](double found, double expected) {
+    return std::abs(found - expected) <= 1e-15;
+  };
+  for (const int matrix : {+kTokenEmbedding, +kPositionEmbedding, kEndsParameters + kQkvWeight,
+                           kEndsParameters + kBlockParameters + kFcWeight}) {
+    EXPECT_TRUE(near(stddev(768, matrix), 0.02)) << matrix;
+    EXPECT_TRUE(near(stddev(192, matrix), 0.04)) << matrix;
+  }
+  for (const int matrix : {kEndsParameters + kProjectionWeight,
+                           kEndsParameters + kBlockParameters + kMlpProjectionWeight}) {
+    EXPECT_TRUE(near(stddev(768, matrix), 0.005)) << matrix;  // 0.02 / sqrt(2 x 8)
+  }
+  // Norms begin as the identity, biases at 0.
+  const std::vector<ParameterSpec> specs = GptParameters(kModel);
+  for (ParameterId id = 0; id < std::ssize(specs); ++id) {
+    const InitialValue initial = InitialValueOf(kModel, id);
+    EXPECT_EQ(initial.stddev > 0, specs[id].shape.size() == 2) << specs[id].name;
+    const bool norm_weight =
+        specs[id].shape.size() == 1 && specs[id].name.find(".weight") != std::string::npos;
+    EXPECT_EQ(initial.constant, norm_weight ? 1 : 0) << specs[id].name;
+  }
+}
+
 TEST(Gpt, DecaysMatricesOnly) {
   for (const ParameterSpec& spec : GptParameters(kModel)) {
     EXPECT_EQ(spec.decay, spec.shape.size() == 2) << spec.name;

@@ -240,6 +240,19 @@ TEST_F(ProgramTest, OverwritesNothing) {
   ExpectRefused(Train({"--out=/proc/zerobox"}), {"--out=/proc/zerobox"});
 }
 
+TEST_F(ProgramTest, KeepsItsFilesApartFromStandardStreamsThatAreClosed) {
+  const std::string command = "cd '" + folder_.string() + "' && '" + ProgramPath() +
+                              "' train --data=book.txt --out=closed --steps=2 --n_layer=1 "
+                              "--eval_interval=0 --sample_bytes=0 <&- >&- 2>&-";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  std::istringstream lines(Contents(folder_ / "closed/metrics.jsonl"));
+  int steps = 0;
+  for (std::string line; std::getline(lines, line); ++steps) {
+    EXPECT_TRUE(line.starts_with("{\"step\":") && line.ends_with("}")) << line;
+  }
+  EXPECT_EQ(steps, 2);
+}
+
 TEST_F(ProgramTest, RefusesAModelThatDoesNotFitAndSaysWhatWould) {
   const std::vector<std::string> before = Snapshot();
   const Outcome outcome = Run(Train({"--device_memory=1MiB", "--devices=2", "--micro_batch=2"}));

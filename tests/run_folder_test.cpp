@@ -251,5 +251,13 @@ TEST(CommunicationText, HasTheFixedShape) {
                                            "from_host":{"bytes":60,"predicted_bytes":6}})"));
 }
 
+TEST(RunFolder, RefusesAPlaceWithoutRoomForTheModel) {
+  EXPECT_TRUE(RunFolder::CheckRoom(testing::TempDir() + "/absent/run", 1).ok());
+  const absl::Status status =
+      RunFolder::CheckRoom(testing::TempDir() + "/absent/run", int64_t{1} << 60);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("wanted room for"), absl::string_view::npos) << status;
+}
+
 }  // namespace
 }  // namespace zerobox

@@ -49,15 +49,18 @@ class SampleTest : public testing::Test {
   // What the model in the folder writes behind the prompt.
   std::string Written(SampleSettings settings) const {
     settings.run = folder_.path();
-    const absl::StatusOr<std::string> text = Sample(settings);
-    EXPECT_TRUE(text.ok()) << text.status();
-    if (!text.ok()) return "";
-    EXPECT_EQ(text->substr(0, settings.prompt.size()), settings.prompt);
-    return text->substr(settings.prompt.size());
+    std::string text;
+    const absl::Status status = Sample(settings, [&text](std::string_view piece) {
+      text.append(piece);
+      return true;
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(text.substr(0, settings.prompt.size()), settings.prompt);
+    return status.ok() ? text.substr(settings.prompt.size()) : "";
   }
   absl::Status Refusal(SampleSettings settings) const {
     settings.run = folder_.path();
-    return Sample(settings).status();
+    return Sample(settings, [](std::string_view) { return true; });
   }
 
   const TemporaryFolder folder_;

@@ -3,6 +3,7 @@
 // zerobox sample: lets a trained model write.
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -11,12 +12,33 @@
 #include "trainer/help.h"
 #include "trainer/resolve.h"
 #include "trainer/screen.h"
+#include "trainer/signals.h"
 #include "trainer/train.h"
 
 namespace zerobox {
 namespace {
 
-absl::StatusOr<std::string> Written(const CommandLine& line) {
+// A file or a pipe gets every byte as the model draws it; a terminal gets words that it can show.
+class Writer {
+ public:
+  Writer(Screen& screen, bool terminal) : screen_(screen), terminal_(terminal) {}
+  bool Write(std::string_view text) {
+    pending_.append(text);
+    if (!terminal_ || text.find_first_of(" \n") != text.npos) Flush();
+    return screen_.out_ok() && StopSignal() == 0;
+  }
+  void Flush() {
+    screen_.Print(terminal_ ? Printable(pending_) : pending_);
+    pending_.clear();
+  }
+
+ private:
+  Screen& screen_;
+  const bool terminal_;
+  std::string pending_;
+};
+
+absl::Status WriteSample(const CommandLine& line, Writer& writer) {
   const absl::StatusOr<ResolvedSample> resolved = ResolveSample(line, ThisMachine());
   if (!resolved.ok()) return resolved.status();
   const std::string& run = resolved->settings.run;
@@ -27,7 +49,8 @@ absl::StatusOr<std::string> Written(const CommandLine& line) {
         std::filesystem::exists(run, error) ? "no model.safetensors in it" : "nothing there",
         "; give --run=FOLDER, or train first (zerobox train --data=FILE)"));
   }
-  return Sample(resolved->settings);
+  CatchStopSignals();
+  return Sample(resolved->settings, [&](std::string_view text) { return writer.Write(text); });
 }
 
 }  // namespace
@@ -45,10 +68,11 @@ int SampleProgram(std::span<const std::string> arguments) {
     screen.Print(line->help ? FlagsHelp(kSampleCommand) : VersionText());
     return screen.out_ok() ? kDone : kRefused;
   }
-  const absl::StatusOr<std::string> text = Written(*line);
-  if (!text.ok()) return refuse(text.status());
-  // A file or a pipe gets every byte as the model wrote it.
-  screen.Print(options.out_terminal ? Printable(*text) + "\n" : *text);
+  Writer writer(screen, options.out_terminal);
+  if (absl::Status status = WriteSample(*line, writer); !status.ok()) return refuse(status);
+  writer.Flush();
+  if (options.out_terminal) screen.Print("\n");
+  if (StopSignal() != 0) return kStoppedBySignal + StopSignal();
   return screen.out_ok() ? kDone : kRefused;
 }
 

@@ -48,20 +48,27 @@ class Reporter final : public RunObserver {
   Progress progress_;
 };
 
-bool Fits(const TrainSettings& settings, const RunPlan& plan) {
-  return LargestReservation(plan) <= settings.device_memory_bytes;
+int64_t AllReservations(const RunPlan& plan) {
+  int64_t all = 0;
+  for (const RankPlan& rank : plan.ranks) all += ReservedBytes(rank.regions);
+  return all;
+}
+
+bool Fits(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
+  return LargestReservation(plan) <= settings.device_memory_bytes &&
+         AllReservations(plan) <= machine.available_memory;
 }
 
 // Other settings that train the same model on the same global batch, and what they need. A plan
 // allocates nothing, so trying them is cheap.
-std::string WhatWouldFit(const TrainSettings& settings) {
+std::string WhatWouldFit(const TrainSettings& settings, const Machine& machine) {
   std::vector<std::string> lines;
   const auto attempt = [&](const std::string& flags, const TrainSettings& other) {
     const absl::StatusOr<RunPlan> plan = PlanRun(other);
     if (!plan.ok()) return;
     lines.push_back(absl::StrCat("  ", Left(flags, 46), " needs ",
                                  Left(HumanBytes(LargestReservation(*plan)), 9),
-                                 Fits(other, *plan) ? "  fits" : "  still too much"));
+                                 Fits(other, *plan, machine) ? "  fits" : "  still too much"));
   };
   for (int stage = settings.zero_stage + 1; stage <= 3 && settings.devices > 1; ++stage) {
     TrainSettings other = settings;
@@ -82,19 +89,19 @@ std::string WhatWouldFit(const TrainSettings& settings) {
   return absl::StrCat(
       "Other settings for the same model and batch:\n", absl::StrJoin(lines, "\n"),
       lines.empty() ? "" : "\n",
-      "  otherwise a smaller --seq_len, --n_layer, --n_embd, or more --device_memory\n");
+      "  otherwise fewer --devices, a smaller --seq_len, --n_layer or --n_embd, or, where the "
+      "machine has it, more --device_memory\n");
 }
 
 absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
   const int64_t needed = LargestReservation(plan);
-  if (!Fits(settings, plan)) {
+  if (needed > settings.device_memory_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the run does not fit: it needs ", HumanBytes(needed), " (", WithCommas(needed),
         " bytes) on a device, --device_memory is ", HumanBytes(settings.device_memory_bytes), " (",
         WithCommas(settings.device_memory_bytes), " bytes)"));
   }
-  int64_t all = 0;
-  for (const RankPlan& rank : plan.ranks) all += ReservedBytes(rank.regions);
+  const int64_t all = AllReservations(plan);
   if (all > machine.available_memory) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the run does not fit: its ", settings.devices, " devices need ",
@@ -113,6 +120,10 @@ absl::Status CheckBatch(const TrainSettings& settings, const Dataset& dataset) {
       " of ", settings.model.seq_len,
       " tokens to train on; give more data, or lower --micro_batch, --grad_accum, --devices or "
       "--seq_len"));
+}
+
+std::string_view SignalName(int signal) {
+  return signal == SIGINT ? "Ctrl-C" : signal == SIGTERM ? "SIGTERM" : "SIGHUP";
 }
 
 class TrainCommand {
@@ -151,7 +162,8 @@ class TrainCommand {
 
   int RefuseToFit(const absl::Status& status) {
     screen_.Print(MemoryTable(settings(), plan_, {}, screen_.style()));
-    screen_.Say(absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(settings())));
+    screen_.Say(
+        absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(settings(), machine_)));
     return kRefused;
   }
 
@@ -183,7 +195,8 @@ class TrainCommand {
     screen_.Print(MemoryTable(settings(), plan_, {}, style));
     screen_.Print(TrafficTable(plan_, {}, style));
     if (absl::Status status = CheckFit(settings(), plan_, machine_); !status.ok()) {
-      screen_.Say(absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(settings())));
+      screen_.Say(
+          absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(settings(), machine_)));
       return kRefused;
     }
     screen_.Print("\nA dry run: nothing was trained, nothing was written.\n");
@@ -218,7 +231,15 @@ class TrainCommand {
   }
 
   int Train() {
-    if (absl::Status status = MakeFolder(); !status.ok()) return Refuse(status);
+    // Where there is no room for the model now, there will be none when it is trained.
+    absl::Status status = RunFolder::CheckRoom(
+        settings().out, plan_.parameters * SizeOf(DType::kFloat32) + (int64_t{1} << 20));
+    if (status.ok()) status = MakeFolder();
+    if (!status.ok()) {
+      screen_.LogTo([](std::string_view) {});
+      if (folder_ != nullptr) folder_->Remove();
+      return Refuse(status);
+    }
     screen_.Print(HeaderText());
     screen_.Print(
         absl::StrCat("  ", screen_.style().Dim(Left("files", 10)), settings().out, "/\n\n"));
@@ -235,12 +256,15 @@ class TrainCommand {
     if (!result.status.ok()) {
       code = ReportFailure(result);
     } else {
-      ShowResult(result);
+      if (result.steps > 0) ShowResult(result);
       if (result.stopped_by_signal != 0) {
-        screen_.Say(absl::StrCat("stopped by ",
-                                 result.stopped_by_signal == SIGINT ? "Ctrl-C" : "SIGTERM",
-                                 " after step ", result.steps, "; everything up to it is written"));
+        screen_.Say(absl::StrCat("stopped by ", std::string(SignalName(result.stopped_by_signal)),
+                                 result.steps > 0 ? absl::StrCat(" after step ", result.steps,
+                                                                 "; everything up to it is written")
+                                                  : std::string(" before the first step")));
         code = kStoppedBySignal + result.stopped_by_signal;
+      } else if (StopSignal() != 0) {  // while it wrote what follows the training
+        code = kStoppedBySignal + StopSignal();
       }
     }
     if (!folder_->status().ok()) {
@@ -268,8 +292,11 @@ class TrainCommand {
     screen_.Print(TrafficTable(plan_, result.ranks, style));
     if (result.stopped_by_signal == 0) ShowYardsticks(result);
     if (result.skipped > 0) {
-      screen_.Print(absl::StrCat("\nSkipped ", result.skipped, " of ", result.steps,
-                                 " steps: their gradient norm was not finite.\n"));
+      screen_.Print(
+          absl::StrCat("\nSkipped ", result.skipped, " of ", result.steps,
+                       " steps: their gradient norm was not finite. If the last steps are "
+                       "among them, the\n"
+                       "training has diverged: lower --lr, or clip with --grad_clip.\n"));
     }
     const std::string sample = settings().out.starts_with("runs/")
                                    ? "zerobox sample"
@@ -284,19 +311,21 @@ class TrainCommand {
   }
 
   void ShowSample() {
-    const absl::StatusOr<std::string> text = Sample({.run = settings().out,
-                                                     .prompt = "\n",
-                                                     .bytes = settings().sample_bytes,
-                                                     .seed = settings().seed,
-                                                     .threads = settings().threads});
-    if (!text.ok()) {
-      screen_.Say(absl::StrCat("no sample: ", text.status().message()));
+    std::string text;
+    const absl::Status status = Sample({.run = settings().out,
+                                        .bytes = settings().sample_bytes,
+                                        .seed = settings().seed,
+                                        .threads = settings().threads},
+                                       [&text](std::string_view piece) {
+                                         text.append(piece);
+                                         return StopSignal() == 0;
+                                       });
+    if (!status.ok()) {
+      screen_.Say(absl::StrCat("no sample: ", status.message()));
       return;
     }
-    std::string_view written = *text;
-    if (written.starts_with('\n')) written.remove_prefix(1);  // the prompt
     screen_.Print(absl::StrCat("\n", screen_.style().Bold("What the model writes"), "\n",
-                               SampleBlock(std::string(written), screen_.style())));
+                               SampleBlock(text, screen_.style())));
   }
 
   void ShowYardsticks(const RunResult& result) {

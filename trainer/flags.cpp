@@ -124,7 +124,7 @@ ZEROBOX_FLAG(int64_t, vocab_size, 0, "Different tokens; 256 covers every byte.",
              .range = {.min = 1, .max = 0x1p20}, .default_text = "from --model");
 ZEROBOX_FLAG(double, dropout, 0, "The share of activations that is dropped while training.",
              .topic = Topic::kModel, .commands = kTrainCommand, .placeholder = "X",
-             .range = kFractionBelow1);
+             .range = {.min = 0, .max = 0.99});
 
 //---- Batch and schedule
 

@@ -113,11 +113,10 @@ absl::StatusOr<RunPlan> PlanRun(const TrainSettings& settings) {
   RunPlan plan;
   plan.parameters = layout->parameters();
   plan.padding = layout->padding();
-  for (int rank = 0; rank < settings.devices; ++rank) {
-    absl::StatusOr<RankPlan> rank_plan = PlanRank(settings, *layout, rank);
-    if (!rank_plan.ok()) return rank_plan.status();
-    plan.ranks.push_back(*std::move(rank_plan));
-  }
+  // Shards are of equal size, so what one rank holds and sends, every rank does.
+  absl::StatusOr<RankPlan> rank_plan = PlanRank(settings, *layout, /*rank=*/0);
+  if (!rank_plan.ok()) return rank_plan.status();
+  plan.ranks.assign(settings.devices, *rank_plan);
   if (settings.devices > 1) {
     plan.paper_bytes = StepTraffic(settings.zero_stage, layout->parameters(), settings.devices,
                                    settings.grad_accum, WidthsOf(settings.dtype));

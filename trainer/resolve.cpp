@@ -142,7 +142,8 @@ absl::Status ResolveSchedule(Resolver& resolver, TrainSettings& settings) {
 }
 
 absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSettings& settings) {
-  const std::string device = resolver.ZEROBOX_TAKE(device);
+  const std::string device =
+      resolver.ZEROBOX_TAKE(device, "derived", std::optional<std::string>("host"));
   if (device == "cuda") {
     return absl::InvalidArgumentError(
         "--device=cuda: this build has no CUDA devices; use --device=host");

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "trainer/build_info.h"
+#include "trainer/text.h"
 
 namespace zerobox {
 namespace {
@@ -134,6 +135,17 @@ absl::Status RunFolder::Check(const std::string& out) {
   return absl::OkStatus();
 }
 
+absl::Status RunFolder::CheckRoom(const std::string& out, int64_t bytes) {
+  std::error_code error;
+  const fs::path ancestor = ExistingAncestor(out.empty() ? "runs" : out);
+  const fs::space_info space = fs::space(ancestor, error);
+  if (error || space.available >= static_cast<uintmax_t>(bytes)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      out.empty() ? "runs" : absl::StrCat("--out=", out), ": wanted room for ", HumanBytes(bytes),
+      " (the model and the logs), found ", HumanBytes(static_cast<int64_t>(space.available)),
+      "; make room or choose another place"));
+}
+
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Create(const std::string& out,
                                                              const std::string& short_name,
                                                              std::time_t now) {
@@ -167,6 +179,15 @@ absl::Status RunFolder::OpenFiles() {
                      "; choose another --out"));
   }
   return absl::OkStatus();
+}
+
+void RunFolder::Remove() {
+  log_.close();
+  metrics_.close();
+  std::error_code error;
+  for (const char* name : {"log.txt", "metrics.jsonl", "config.json"})
+    fs::remove(File(name), error);
+  fs::remove(path_, error);  // where nothing else is in it
 }
 
 std::string RunFolder::File(std::string_view name) const {

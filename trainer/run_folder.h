@@ -36,6 +36,8 @@ class RunFolder {
   // Whether `out` can become a run folder: absent below a writable folder, or an empty, writable
   // folder. Creates nothing.
   static absl::Status Check(const std::string& out);
+  // Whether the file system of `out` (of runs/ when it is empty) has room for `bytes`.
+  static absl::Status CheckRoom(const std::string& out, int64_t bytes);
 
   // Creates the folder `out`; or, when `out` is empty, the first free one of
   // runs/<UTC time>-<short name>, ...-2, ...-3. A folder directly in runs/ becomes runs/latest.
@@ -44,6 +46,8 @@ class RunFolder {
                                                            std::time_t now);
 
   const std::string& path() const { return path_; }
+  // Takes back what Create made, for a run that does not begin after all.
+  void Remove();
   std::string File(std::string_view name) const;
 
   void Log(std::string_view text);

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -127,7 +128,8 @@ int32_t Draw(const std::vector<float>& logits, double temperature, int64_t top_k
 
 }  // namespace
 
-absl::StatusOr<std::string> Sample(const SampleSettings& settings) {
+absl::Status Sample(const SampleSettings& settings,
+                    const std::function<bool(std::string_view)>& write) {
   if (absl::Status status = LoadMatmul(); !status.ok()) return status;
   auto reader = SafetensorsReader::Open(ModelPath(settings.run));
   if (!reader.ok()) return reader.status();
@@ -159,9 +161,10 @@ absl::StatusOr<std::string> Sample(const SampleSettings& settings) {
   // A model has no token for the beginning of a text; a line's end comes closest.
   if (tokens.empty()) tokens.push_back(std::min<int32_t>('\n', config->vocab_size - 1));
 
-  std::string text = settings.prompt;
+  bool go_on = settings.prompt.empty() || write(settings.prompt);
+  bool separate = !settings.prompt.empty();  // numbers, from what stands before
   std::vector<float> logits(config->vocab_size);
-  for (int64_t i = 0; i < settings.bytes; ++i) {
+  for (int64_t i = 0; go_on && i < settings.bytes; ++i) {
     const int64_t context = std::min<int64_t>(std::ssize(tokens), config->seq_len);
     if (absl::Status status = generator.Next(std::span(tokens).last(context), logits);
         !status.ok()) {
@@ -175,12 +178,14 @@ absl::StatusOr<std::string> Sample(const SampleSettings& settings) {
     tokens.push_back(Draw(logits, settings.temperature, settings.top_k,
                           UniformAt(settings.seed, /*stream=*/0, i)));
     if (bytes) {
-      text.push_back(static_cast<char>(tokens.back()));
+      const char byte = static_cast<char>(tokens.back());
+      go_on = write({&byte, 1});
     } else {
-      absl::StrAppend(&text, text.empty() ? "" : " ", tokens.back());
+      go_on = write(absl::StrCat(separate ? " " : "", tokens.back()));
+      separate = true;
     }
   }
-  return text;
+  return absl::OkStatus();
 }
 
 }  // namespace zerobox

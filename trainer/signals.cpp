@@ -14,6 +14,8 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 
 extern "C" void HandleStopSignal(int signal) {
   if (stop_signal.exchange(signal) != 0) _exit(128 + signal);
+  constexpr char kText[] = "\nzerobox: stopping in order; a second signal stops at once\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
 }
 
 }  // namespace
@@ -28,7 +30,7 @@ void CatchStopSignals() {
   action.sa_handler = HandleStopSignal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     sigaction(signal, &action, nullptr);
   }
 }

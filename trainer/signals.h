@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ctrl-C and SIGTERM: the first asks a run to finish its step and write everything, the second ends
-// the program at once. Output to a closed pipe is an error of the write, not a signal.
+// Ctrl-C, SIGTERM and SIGHUP: the first asks a run to finish its step and write everything, the
+// second ends the program at once. Output to a closed pipe is an error of the write, not a signal.
 #ifndef ZEROBOX_TRAINER_SIGNALS_H_
 #define ZEROBOX_TRAINER_SIGNALS_H_
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "data/dataset.h"
@@ -58,9 +59,11 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
 // spread evenly.
 std::vector<int64_t> EvaluationSequences(const TrainSettings& settings, const Dataset& dataset);
 
-// Loads run/model.safetensors onto one host device and continues the prompt. Bytes are returned as
-// they are; tokens of a vocabulary beyond 256 as numbers, separated by spaces.
-absl::StatusOr<std::string> Sample(const SampleSettings& settings);
+// Loads run/model.safetensors onto one host device and continues the prompt; `write` receives the
+// text piece by piece, the prompt first, until it returns false. Bytes are written as they are;
+// tokens of a vocabulary beyond 256 as numbers, separated by spaces.
+absl::Status Sample(const SampleSettings& settings,
+                    const std::function<bool(std::string_view)>& write);
 
 }  // namespace zerobox
 

@@ -65,6 +65,7 @@ absl::Status Worker::TrainAndSave() {
   }
   result_.memory = device_->memory().ledger();
   const int64_t last = step - 1;
+  if (last == 0) return absl::OkStatus();  // stopped before anything was trained
   if (settings_.eval_interval > 0 && evaluated < last) {
     if (absl::Status status = Evaluate(last); !status.ok()) return status;
   }

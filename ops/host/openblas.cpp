@@ -91,6 +91,7 @@ absl::StatusOr<OpenBlas> OpenOpenBlas(std::span<const char* const> files, std::s
   ClearEnvironment();
   // The library reads this once, while it is opened.
   if (!core.empty()) setenv("OPENBLAS_CORETYPE", std::string(core).c_str(), 1);
+  setenv("OPENBLAS_NUM_THREADS", "1", 1);  // else it starts a thread for every core
   void* library = nullptr;
   OpenBlas blas;
   std::vector<std::string> errors;
@@ -104,6 +105,7 @@ absl::StatusOr<OpenBlas> OpenOpenBlas(std::span<const char* const> files, std::s
     errors.emplace_back(error == nullptr ? file : error);
   }
   unsetenv("OPENBLAS_CORETYPE");
+  unsetenv("OPENBLAS_NUM_THREADS");
   if (library == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("OpenBLAS could not be opened: ", absl::StrJoin(errors, "; "), ". ", kHint));
