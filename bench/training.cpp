@@ -99,7 +99,7 @@ int Main() {
       {"L6 C384 T256, 1 device", wide, 1, 0, 8, 5},
       {"L6 C384 T256, 2 devices, ZeRO-0", wide, 2, 0, 4, 5},
       {"L6 C384 T256, 2 devices, ZeRO-3", wide, 2, 3, 4, 5},
-      {"GPT-2 124M T256, 2 devices, ZeRO-3", gpt2, 2, 3, 1, 3},
+      {"GPT-2 124M T256, 2 devices, ZeRO-3", gpt2, 2, 3, 2, 3},
   };
   absl::PrintF("Training on %d threads; utilisation = causal operations / the peak beside it\n",
                threads);

@@ -98,12 +98,11 @@ class Gpt {
   MicroBatchInFlight Begin(const Batch& batch, bool training) const;
   // One visit. `w` is the whole of the visit's unit (Stage0::Acquire). The head's forward adds the
   // sum of the losses to `loss_sum` (fp64, 1); its backward scales the loss by `loss_scale`.
-  void Forward(const Visit& visit, Buffer w, MicroBatchInFlight& micro_batch,
-               Buffer loss_sum) const;
-  void Backward(const Visit& visit, Buffer w, MicroBatchInFlight& micro_batch, Stage0& zero,
+  void Forward(const Visit& visit, Buffer w, MicroBatchInFlight& mb, Buffer loss_sum) const;
+  void Backward(const Visit& visit, Buffer w, MicroBatchInFlight& mb, Stage0& zero,
                 float loss_scale) const;
   // Frees what is left, after a forward pass alone.
-  void End(MicroBatchInFlight& micro_batch) const;
+  void End(MicroBatchInFlight& mb) const;
 
  private:
   using Block = MicroBatchInFlight::Block;

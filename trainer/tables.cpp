@@ -193,6 +193,12 @@ std::string MemoryFootnotes(const TrainSettings& settings, const RunPlan& plan,
                  "elements over the model (%.2f%%)",
                  100.0 * static_cast<double>(plan.padding) / static_cast<double>(plan.parameters)));
   }
+  const int64_t reserved = LargestReservation(plan);
+  if (reserved > plan.ranks[0].memory.peak_bytes) {
+    note_row("reserved", reserved,
+             "bytes the device takes: each region of its memory as large as at its own peak, which "
+             "need not be the device's");
+  }
   if (settings.devices > 1) text += StageLadder(settings, plan, measured, style);
   return text;
 }
