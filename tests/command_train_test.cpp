@@ -91,7 +91,8 @@ TEST_F(CommandTrainTest, WritesEveryFileAndShowsWhatIsInThem) {
   EXPECT_EQ(config["derived"]["global_batch"], 4 * 1 * 2);
   EXPECT_EQ(config["derived"]["tokens_per_step"], 4 * 1 * 2 * 16);
 
-  for (const Json& device : Parsed("memory.json")["devices"]) {
+  const Json memory = Parsed("memory.json");
+  for (const Json& device : memory["devices"]) {
     int64_t sum = 0, predicted = 0;
     for (const auto& [name, category] : device["categories"].items()) {
       sum += category["at_peak_bytes"].get<int64_t>();
@@ -101,7 +102,8 @@ TEST_F(CommandTrainTest, WritesEveryFileAndShowsWhatIsInThem) {
     EXPECT_EQ(predicted, sum);
     EXPECT_EQ(device["capacity_bytes"], 64 << 20);
   }
-  for (const Json& rank : Parsed("communication.json")["ranks"]) {
+  const Json communication = Parsed("communication.json");
+  for (const Json& rank : communication["ranks"]) {
     EXPECT_GT(rank["collectives"]["all_gather"]["bytes_sent"].get<int64_t>(), 0);
     EXPECT_EQ(rank["collectives"]["all_gather"]["bytes_sent"],
               rank["collectives"]["all_gather"]["predicted_bytes"]);

@@ -151,6 +151,8 @@ class HostGroup::Member final : public Communicator {
  public:
   Member(std::shared_ptr<Meeting> meeting, int rank, HostDevice& device)
       : party_(std::make_shared<Party>(std::move(meeting), rank, device)), device_(device) {}
+  // What the calls did with the party comes before its end.
+  ~Member() override { Follow(party_.get()); }
 
   int rank() const override { return party_->rank(); }
   int size() const override { return party_->size(); }
