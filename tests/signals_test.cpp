@@ -122,7 +122,8 @@ class SignalledProgram : public testing::Test {
 };
 
 TEST_F(SignalledProgram, FinishesItsStepWritesEverythingAndExitsWith128PlusTheSignal) {
-  const std::pair<int, std::string> signals[] = {{SIGINT, "Ctrl-C"}, {SIGTERM, "SIGTERM"}};
+  const std::pair<int, std::string> signals[] = {
+      {SIGINT, "Ctrl-C"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}};
   for (const auto& [signal, name] : signals) {
     std::filesystem::remove_all(Out(""));
     Process process(Arguments());
@@ -138,6 +139,15 @@ TEST_F(SignalledProgram, FinishesItsStepWritesEverythingAndExitsWith128PlusTheSi
     }
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(Out("")), {}), 6);
   }
+}
+
+TEST_F(SignalledProgram, GoesOnWithoutItsTerminalUnderNohup) {
+  Process process(Arguments(), {}, [] { signal(SIGHUP, SIG_IGN); });
+  AwaitSteps(process, 2);
+  kill(process.pid(), SIGHUP);
+  AwaitSteps(process, Steps() + 20);
+  kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.Wait(), 128 + SIGTERM);
 }
 
 #ifndef __SANITIZE_THREAD__  // which puts signals off, and calls threads that _exit finds a leak
