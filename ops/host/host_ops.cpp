@@ -16,17 +16,18 @@
 namespace zerobox {
 namespace {
 
-// The threads of a device's compute stream.
-class DeviceThreads final : public host::Threads {
+// The threads of one stream of a device.
+class StreamThreads final : public host::Threads {
  public:
-  explicit DeviceThreads(HostDevice& device) : device_(device) {}
-  int count() const override { return device_.threads(); }
+  StreamThreads(HostDevice& device, StreamId stream) : device_(device), stream_(stream) {}
+  int count() const override { return device_.threads(stream_); }
   void For(int64_t tasks, const std::function<void(int64_t)>& task) override {
-    device_.ParallelFor(tasks, task);
+    device_.ParallelFor(stream_, tasks, task);
   }
 
  private:
   HostDevice& device_;
+  const StreamId stream_;
 };
 
 // Called in the compute stream's turn, when samples can be followed.
@@ -52,7 +53,8 @@ int32_t* Integers(const Buffer& buffer, int64_t at_least) {
 
 class HostOps final : public Ops {
  public:
-  explicit HostOps(HostDevice& device) : device_(device), threads_(device) {}
+  HostOps(HostDevice& device, StreamId stream)
+      : device_(device), stream_(stream), threads_(device, stream) {}
 
   void EmbeddingForward(Buffer out, Buffer tokens, Buffer wte, Buffer wpe, SequenceShape shape,
                         const Dropout& dropout) override {
@@ -239,21 +241,24 @@ class HostOps final : public Ops {
     return *reinterpret_cast<StepState*>(buffer.data);
   }
 
-  // Runs `kernel`, which has copies of its arguments, in its turn on the compute stream.
+  // Runs `kernel`, which has copies of its arguments, in its turn on the stream.
   template <typename Kernel>
   void Run(std::string_view name, Kernel kernel) {
-    device_.Enqueue(StreamId::kCompute, name, [kernel = std::move(kernel)] {
+    device_.Enqueue(stream_, name, [kernel = std::move(kernel)] {
       kernel();
       return absl::OkStatus();
     });
   }
 
   HostDevice& device_;
-  DeviceThreads threads_;
+  const StreamId stream_;
+  StreamThreads threads_;
 };
 
 }  // namespace
 
-std::unique_ptr<Ops> MakeHostOps(HostDevice& device) { return std::make_unique<HostOps>(device); }
+std::unique_ptr<Ops> MakeHostOps(HostDevice& device, StreamId stream) {
+  return std::make_unique<HostOps>(device, stream);
+}
 
 }  // namespace zerobox
