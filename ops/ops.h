@@ -123,8 +123,8 @@ class Ops {
   // partial sums of the gradient's squares: added in order, in fp64.
   virtual void PrepareStep(Buffer state, Buffer sums, const OptimizerSettings& settings) = 0;
   // AdamW over equal-sized buffers; nothing happens where the step is skipped.
-  virtual void AdamW(Buffer parameters, Buffer gradients, Buffer m, Buffer v, bool decay,
-                     Buffer state, const OptimizerSettings& settings) = 0;
+  virtual void AdamW(Buffer parameters, Buffer master, Buffer gradients, Buffer m, Buffer v,
+                     bool decay, Buffer state, const OptimizerSettings& settings) = 0;
 };
 
 }  // namespace zerobox

@@ -51,6 +51,7 @@ class Replica {
   absl::Status ReadParameters(const ParameterSink& sink);
 
  private:
+  void InitializeParts(Ops& ops, const Bucket& bucket, const Held& held);
   void StartLossSum();
   void RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale);
   absl::Status ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink);
@@ -61,7 +62,7 @@ class Replica {
   const StepProgram training_, forward_, reading_;
   Gpt model_;
   std::unique_ptr<Stage0> zero_;
-  OptimizerStates states_;
+  std::unique_ptr<OptimizerStates> states_;
   BatchFeed feed_;
   Buffer loss_sum_;  // fp64 (1)
   // Host memory that results are copied to. It lives as long as the device may copy: a wait for

@@ -210,7 +210,13 @@ class HostOps final : public Ops {
   }
 
   void Fill(Buffer out, float value) override {
-    Run("fill", [=, this] { host::Fill(threads_, out.As<float>(), out.elements, value); });
+    Run("fill", [=, this] {
+      if (out.dtype == DType::kFloat64) {
+        std::fill_n(out.As<double>(), out.elements, double{value});
+      } else {
+        host::Fill(threads_, out.As<float>(), out.elements, value);
+      }
+    });
   }
 
   void FillNormal(Buffer out, uint64_t seed, uint64_t stream, int64_t first,
@@ -226,12 +232,13 @@ class HostOps final : public Ops {
     });
   }
 
-  void AdamW(Buffer parameters, Buffer gradients, Buffer m, Buffer v, bool decay, Buffer state,
-             const OptimizerSettings& settings) override {
+  void AdamW(Buffer parameters, Buffer, Buffer gradients, Buffer m, Buffer v, bool decay,
+             Buffer state, const OptimizerSettings& settings) override {
     Run("adamw", [=, this] {
       const int64_t n = parameters.elements;
       host::AdamW(threads_, parameters.As<float>(), Floats(gradients, n), Floats(m, n),
                   Floats(v, n), n, decay, State(state), settings);
+      host::Fill(threads_, gradients.As<float>(), n, 0);
     });
   }
 
