@@ -55,8 +55,10 @@ void AttentionBackward(Threads& threads, float* dqkv, const float* dout, const f
                        const DropoutMask& dropout);
 
 // gelu.cpp
-void GeluForward(Threads& threads, float* out, const float* x, int64_t n);
-void GeluBackward(Threads& threads, float* dx, const float* x, const float* dout, int64_t n);
+template <typename T>
+void GeluForward(Threads& threads, T* out, const T* x, int64_t n);
+template <typename T>
+void GeluBackward(Threads& threads, T* dx, const T* x, const T* dout, int64_t n);
 
 // residual.cpp
 void ResidualForward(Threads& threads, float* out, const float* x, const float* branch,
