@@ -23,7 +23,7 @@ OptimizerStates::OptimizerStates(Device& device, int64_t elements,
 void OptimizerStates::Prepare(Buffer sums) { device_.ops().PrepareStep(state_, sums, settings_); }
 
 void OptimizerStates::Update(Buffer parameters, Buffer gradients, int64_t offset, bool decay) {
-  device_.ops().AdamW(parameters, gradients, m_.Slice(offset, parameters.elements),
+  device_.ops().AdamW(parameters, {}, gradients, m_.Slice(offset, parameters.elements),
                       v_.Slice(offset, parameters.elements), decay, state_, settings_);
 }
 

@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<HostDevice>> HostDevice::Make(const HostDeviceOpt
   }
   state.pool.set_recorder(options.recorder, options.rank);
   if (options.poison) state.pool.PoisonFreshMemory();
-  state.ops = MakeHostOps(*device);
+  state.ops = MakeHostOps(*device, StreamId::kCompute, *state.team);
   return device;
 }
 
@@ -248,7 +248,12 @@ void HostDevice::CopyFromHost(StreamId stream, Buffer to, const void* from) {
 CopiedBytes HostDevice::copied() const { return {state_->to_host, state_->from_host}; }
 
 void HostDevice::ParallelFor(int64_t tasks, const std::function<void(int64_t)>& task) {
-  state_->team->Run(tasks, [&](int64_t i) {
+  ParallelFor(*state_->team, tasks, task);
+}
+
+void HostDevice::ParallelFor(ThreadTeam& team, int64_t tasks,
+                             const std::function<void(int64_t)>& task) {
+  team.Run(tasks, [&](int64_t i) {
     absl::Status status = Guarded([&] {
       task(i);
       return absl::OkStatus();

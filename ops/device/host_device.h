@@ -20,6 +20,8 @@
 
 namespace zerobox {
 
+class ThreadTeam;
+
 struct HostDeviceOptions {
   int rank = 0;           // names the device in messages and in the recorder
   RegionBytes regions{};  // what to reserve, from the plan
@@ -66,6 +68,8 @@ class HostDevice final : public Device {
   // Called by work on kCompute, one call at a time. An exception of std:: in a task fails the
   // device.
   void ParallelFor(int64_t tasks, const std::function<void(int64_t)>& task);
+  // The same over another team, for work on another stream.
+  void ParallelFor(ThreadTeam& team, int64_t tasks, const std::function<void(int64_t)>& task);
   int threads() const;
 
   // What the worker's thread is waiting for now ("" when it is not), and the same for a stream:

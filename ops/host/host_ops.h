@@ -6,14 +6,17 @@
 
 #include <memory>
 
+#include "ops/device/device.h"
 #include "ops/ops.h"
 
 namespace zerobox {
 
 class HostDevice;
+class ThreadTeam;
 
-// Kernels that run inline on `device`'s compute stream, over its threads. The device outlives them.
-std::unique_ptr<Ops> MakeHostOps(HostDevice& device);
+// Kernels that run in their turn on `stream` of `device`, over the threads of `team`, which serves
+// no other stream. Device and team outlive them.
+std::unique_ptr<Ops> MakeHostOps(HostDevice& device, StreamId stream, ThreadTeam& team);
 
 }  // namespace zerobox
 

@@ -21,16 +21,17 @@ namespace zerobox::host {
 
 template <typename T, typename Float, typename BF16>
 auto InstanceOf(const std::tuple<Float, BF16>& instances) {
-  constexpr bool kIsFloat = std::is_same_v<T, float>;
-  static_assert(kIsFloat || std::is_same_v<T, BFloat16>);
-  return std::get<kIsFloat ? 0 : 1>(instances);
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, BFloat16>);
+  constexpr size_t kIndex = std::is_same_v<T, float> ? 0 : 1;
+  return std::get<kIndex>(instances);
 }
 
 template <typename T, typename G, typename Float, typename BF16, typename Mixed>
 auto InstanceOf(const std::tuple<Float, BF16, Mixed>& instances) {
-  constexpr bool kIsFloat = std::is_same_v<T, float>, kGIsFloat = std::is_same_v<G, float>;
-  static_assert((kIsFloat || std::is_same_v<T, BFloat16>) && (kGIsFloat || std::is_same_v<G, T>));
-  return std::get<kIsFloat ? 0 : kGIsFloat ? 2 : 1>(instances);
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, BFloat16>);
+  static_assert(std::is_same_v<G, float> || std::is_same_v<G, T>);
+  constexpr size_t kIndex = std::is_same_v<T, float> ? 0 : std::is_same_v<G, T> ? 1 : 2;
+  return std::get<kIndex>(instances);
 }
 
 }  // namespace zerobox::host

@@ -137,6 +137,15 @@ HWY_INLINE void ForLanes(D d, size_t n, const Body& body) {
   if (i < n) body(i, Tail{n - i});
 }
 
+// to += from, over n elements: a bf16 is rounded once.
+template <typename To, typename From>
+HWY_INLINE void AddTo(To* to, const From* from, size_t n) {
+  const hn::ScalableTag<float> d;
+  ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
+    memory.Store(d, hn::Add(memory.Load(d, to + i), memory.Load(d, from + i)), to + i);
+  });
+}
+
 template <class D, class V>
 HWY_INLINE hn::TFromD<D> Sum(D d, V v) {
   return hn::GetLane(hn::SumOfLanes(d, v));
