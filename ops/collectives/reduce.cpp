@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/collectives/reduce.h"
 
-#include <bit>
 #include <cassert>
 #include <cstdint>
+#include <type_traits>
+
+#include "ops/bfloat16.h"
 
 namespace zerobox {
 namespace {
@@ -12,27 +14,22 @@ namespace {
 // streams through, so memory is read and written once.
 constexpr int64_t kChunk = 2048;
 
-struct BFloat16 {
-  uint16_t bits;
-};
-
-template <typename T>
-T Widen(T value) {
-  return value;
+template <typename Sum, typename T>
+Sum Widen(T value) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return ToFloat(value);
+  } else {
+    return value;
+  }
 }
-float Widen(BFloat16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
 
-template <typename T>
-void Narrow(T value, T& to) {
-  to = value;
-}
-void Narrow(float value, BFloat16& to) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  // Adding just under half a unit, or half when odd, carries into the upper half as rounding wants;
-  // a NaN could carry into infinity, so it keeps its upper bits and is made quiet.
-  const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
-  const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-  to.bits = static_cast<uint16_t>((nan ? bits | 0x00400000 : rounded) >> 16);
+template <typename T, typename Sum>
+T Narrow(Sum value) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return ToBFloat16(value);
+  } else {
+    return value;
+  }
 }
 
 template <typename T, typename Sum>
@@ -41,13 +38,13 @@ template <typename T, typename Sum>
   alignas(64) Sum sums[kChunk];
   Sum* __restrict sum = sums;
   const T* __restrict first = from[0].As<T>() + begin;
-  for (int64_t i = 0; i < count; ++i) sum[i] = Widen(first[i]);
+  for (int64_t i = 0; i < count; ++i) sum[i] = Widen<Sum>(first[i]);
   for (const Buffer& buffer : from.subspan(1)) {
     const T* __restrict next = buffer.As<T>() + begin;
-    for (int64_t i = 0; i < count; ++i) sum[i] += Widen(next[i]);
+    for (int64_t i = 0; i < count; ++i) sum[i] += Widen<Sum>(next[i]);
   }
   T* __restrict out = to.As<T>() + begin;
-  for (int64_t i = 0; i < count; ++i) Narrow(sum[i], out[i]);
+  for (int64_t i = 0; i < count; ++i) out[i] = Narrow<T>(sum[i]);
 }
 
 template <typename T, typename Sum>
