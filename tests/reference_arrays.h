@@ -17,6 +17,7 @@
 
 #include "hwy/targets.h"
 #include "ops/bfloat16.h"
+#include "ops/host/kernels.h"
 #include "ops/host/threads.h"
 #include "ops/philox.h"
 #include "tests/reference.h"
@@ -98,6 +99,26 @@ void ExpectClose(const Values<T>& actual, const reference::Array& expected, doub
 inline reference::Array operator+(reference::Array a, const reference::Array& b) {
   for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
   return a;
+}
+
+// Dropout of a call, with its sample numbers and the factors that the reference takes.
+struct TestDropout {
+  TestDropout(float p, int64_t batch, DropoutSite site, int64_t sample_size) {
+    for (int64_t b = 0; b < batch; ++b) samples.push_back(1000003 * b + 5);
+    mask = {.p = p, .seed = 42, .samples = samples.data(), .site = site, .layer = 3};
+    factors = reference::DropoutFactors(p, 42, samples, 3, site, sample_size);
+  }
+  std::vector<int64_t> samples;
+  host::DropoutMask mask;
+  reference::Array factors;
+};
+
+inline reference::Tokens RandomTokens(int64_t n, int64_t vocabulary) {
+  reference::Tokens tokens(n);
+  for (int64_t i = 0; i < n; ++i) {
+    tokens[i] = static_cast<int32_t>(UniformAt(1, 2, i) * static_cast<double>(vocabulary));
+  }
+  return tokens;
 }
 
 // Real threads, a new one for each task but the first.
