@@ -41,21 +41,28 @@ void LayerNormBackward(Threads& threads, T* dx, G* dweight, G* dbias, const T* d
                        const float* mean, const float* rstd, const T* weight, int64_t rows,
                        int64_t channels);
 
-// linear.cpp
-void LinearForward(Threads& threads, float* y, const float* x, const float* w, const float* bias,
-                   int64_t rows, int64_t in, int64_t out);
-void LinearBackward(Threads& threads, float* dx, float* dw, float* dbias, const float* dy,
-                    const float* x, const float* w, int64_t rows, int64_t in, int64_t out);
-void HeadForward(Threads& threads, float* logits, const float* x, const float* wte, int64_t rows,
+// linear.cpp. T is float or BFloat16; the gradients of parameters are G: float, or what T is. The
+// results are the same bits for every number of threads.
+template <typename T>
+void LinearForward(Threads& threads, T* y, const T* x, const T* w, const T* bias, int64_t rows,
+                   int64_t in, int64_t out);
+template <typename T, typename G>
+void LinearBackward(Threads& threads, T* dx, G* dw, G* dbias, const T* dy, const T* x, const T* w,
+                    int64_t rows, int64_t in, int64_t out);
+template <typename T>
+void HeadForward(Threads& threads, T* logits, const T* x, const T* wte, int64_t rows,
                  int64_t channels, int64_t vocabulary);
-void HeadBackward(Threads& threads, float* dx, float* dwte, const float* dlogits, const float* x,
-                  const float* wte, int64_t rows, int64_t channels, int64_t vocabulary);
+template <typename T, typename G>
+void HeadBackward(Threads& threads, T* dx, G* dwte, const T* dlogits, const T* x, const T* wte,
+                  int64_t rows, int64_t channels, int64_t vocabulary);
 
-// attention.cpp
-void AttentionForward(Threads& threads, float* out, float* logsumexp, const float* qkv,
-                      SequenceShape shape, int64_t heads, const DropoutMask& dropout);
-void AttentionBackward(Threads& threads, float* dqkv, const float* dout, const float* qkv,
-                       const float* out, const float* logsumexp, SequenceShape shape, int64_t heads,
+// attention.cpp. T is float or BFloat16. The results are the same bits for every number of threads.
+template <typename T>
+void AttentionForward(Threads& threads, T* out, float* logsumexp, const T* qkv, SequenceShape shape,
+                      int64_t heads, const DropoutMask& dropout);
+template <typename T>
+void AttentionBackward(Threads& threads, T* dqkv, const T* dout, const T* qkv, const T* out,
+                       const float* logsumexp, SequenceShape shape, int64_t heads,
                        const DropoutMask& dropout);
 
 // gelu.cpp
