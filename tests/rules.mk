@@ -2,6 +2,9 @@
 # Each of these is a program of its own, build/<variant>/tests/<name>_test.
 tests_sources := \
   tests/abort_test.cpp \
+  tests/adamw_test.cpp \
+  tests/bf16_ops_test.cpp \
+  tests/bfloat16_test.cpp \
   tests/bytes_test.cpp \
   tests/collectives_test.cpp \
   tests/command_train_test.cpp \
