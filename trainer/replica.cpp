@@ -23,24 +23,43 @@ Replica::Replica(Device& device, Communicator& communicator, const Layout& layou
       results_ready_(device.MakeEvent("results ready")),
       results_read_(device.MakeEvent("results read")) {}
 
-void Replica::InitializeWeights() {
+void Replica::InitializeWeights(const ParameterSource& given) {
   for (const Bucket& bucket : layout_.buckets()) {
     const Held held = zero_->Parameters(bucket);
     for (int i = 0; i < bucket.parameters; ++i) {
       const ParameterId parameter = bucket.first_parameter + i;
-      const Range range = layout_.Parameter(parameter);
-      const Range part = Intersection(range, held.range);
+      const Range part = Intersection(layout_.Parameter(parameter), held.range);
       if (part.size() == 0) continue;
-      const InitialValue initial = InitialValueOf(settings_.model, parameter);
-      if (initial.stddev == 0) {
-        device_.ops().Fill(held.Slice(part), initial.constant);
+      if (given) {
+        CopyPart(parameter, part, held.Slice(part), given);
       } else {
-        device_.ops().FillNormal(held.Slice(part), settings_.seed, parameter,
-                                 part.begin - range.begin, static_cast<float>(initial.stddev));
+        InitializePart(parameter, part, held.Slice(part));
       }
     }
   }
   zero_->ParametersSet();
+}
+
+void Replica::InitializePart(ParameterId parameter, Range part, Buffer to) {
+  const InitialValue initial = InitialValueOf(settings_.model, parameter);
+  if (initial.stddev == 0) {
+    device_.ops().Fill(to, initial.constant);
+  } else {
+    device_.ops().FillNormal(to, settings_.seed, parameter,
+                             part.begin - layout_.Parameter(parameter).begin,
+                             static_cast<float>(initial.stddev));
+  }
+}
+
+void Replica::CopyPart(ParameterId parameter, Range part, Buffer to, const ParameterSource& given) {
+  const Range whole = layout_.Parameter(parameter);
+  if (given_copied_ == nullptr) given_copied_ = device_.MakeEvent("given parameter copied");
+  if (!device_.status().ok()) return;  // the copy before may not be done
+  parameter_.resize(whole.size());
+  given(parameter, parameter_.data());
+  device_.CopyFromHost(StreamId::kFromHost, to, parameter_.data() + (part.begin - whole.begin));
+  device_.Record(*given_copied_, StreamId::kFromHost);
+  device_.HostWait(*given_copied_).IgnoreError();
 }
 
 void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {

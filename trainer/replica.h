@@ -32,6 +32,8 @@ using FillMicroBatch = std::function<void(int64_t micro_batch, HostBatch& batch)
 using FillBatch = std::function<void(HostBatch& batch)>;
 // Receives a whole parameter in host memory.
 using ParameterSink = std::function<absl::Status(ParameterId parameter, const float* values)>;
+// Fills a whole parameter in host memory.
+using ParameterSource = std::function<void(ParameterId parameter, float* values)>;
 
 // Used by the worker thread of its device. Device, communicator and layout outlive it.
 class Replica {
@@ -39,7 +41,8 @@ class Replica {
   Replica(Device& device, Communicator& communicator, const Layout& layout,
           const TrainSettings& settings);
 
-  void InitializeWeights();
+  // Each parameter as InitialValueOf says, or, where `given` is set, as it fills it.
+  void InitializeWeights(const ParameterSource& given = nullptr);
   // Enqueues one step: every micro-batch forward and backward, then the update. The gradient is
   // that of the sum of the losses times `loss_scale`.
   void TrainStep(const FillMicroBatch& fill, float loss_scale);
@@ -53,6 +56,8 @@ class Replica {
  private:
   void StartLossSum();
   void RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale);
+  void InitializePart(ParameterId parameter, Range part, Buffer to);
+  void CopyPart(ParameterId parameter, Range part, Buffer to, const ParameterSource& given);
   absl::Status ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink);
 
   Device& device_;
@@ -71,6 +76,7 @@ class Replica {
   std::unique_ptr<Event> results_ready_;  // compute -> to_host: loss and step state are final
   std::unique_ptr<Event>
       results_read_;  // to_host -> host: and copied; -> compute: may be overwritten
+  std::unique_ptr<Event> given_copied_;  // from_host -> host: a given parameter is copied
 };
 
 }  // namespace zerobox
