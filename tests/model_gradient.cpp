@@ -17,13 +17,6 @@ namespace {
 
 using reference::Array;
 
-// Stage 0 on one rank, with its gradient in the open.
-class OpenStage0 final : public Stage0 {
- public:
-  using Stage0::Gradients;
-  using Stage0::Stage0;
-};
-
 void Write(const Array& values, Buffer to) {
   ASSERT_EQ(std::ssize(values), to.elements);
   for (int64_t i = 0; i < to.elements; ++i) {
@@ -50,14 +43,16 @@ Array Read(Buffer from) {
 ModelGradient ComputeModelGradient(const ModelSetup& setup, const std::vector<Array>& weights,
                                    const std::vector<HostBatch>& micro_batches, float loss_scale) {
   EXPECT_TRUE(LoadMatmul().ok());
-  const Layout layout = *Layout::Make(GptParameters(setup.model), 1, int64_t{1} << 20, setup.dtype);
+  const Layout layout =
+      *Layout::Make(GptParameters(setup.model), 1, int64_t{1} << 20, setup.types.gradients);
   Abort abort;
   const auto device =
       *HostDevice::Make({.regions = {4 << 20, 0, 2 << 20, 4 << 20}, .threads = 2}, abort);
   PlanCommunicator alone(0, 1);
-  OpenStage0 zero(*device, alone, layout);
+  Stage0 zero(*device, alone, layout, setup.types);
+  OptimizerStates states(*device, layout, zero.Owned(), setup.types, OptimizerSettings{});
   zero.AllocateParameters();
-  zero.AllocateGradients();
+  zero.AllocateGradients(states);
   const auto count = static_cast<ParameterId>(weights.size());
   for (ParameterId id = 0; id < count; ++id) {
     const Held held = zero.Parameters(layout.bucket(layout.BucketOf(id)));
@@ -94,8 +89,7 @@ ModelGradient ComputeModelGradient(const ModelSetup& setup, const std::vector<Ar
 
   ModelGradient result{.loss_sum = *loss_sum.As<double>(), .gradients = {}};
   for (ParameterId id = 0; id < count; ++id) {
-    const Held held = zero.Gradients(layout.bucket(layout.BucketOf(id)));
-    result.gradients.push_back(Read(held.Slice(layout.Parameter(id))));
+    result.gradients.push_back(Read(zero.Gradient(id)));
   }
   return result;
 }

@@ -8,16 +8,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/device/buffer.h"
 #include "tests/reference.h"
 #include "trainer/batch_feed.h"
 #include "trainer/settings.h"
+#include "zero/state_types.h"
 
 namespace zerobox {
 
 struct ModelSetup {
   ModelConfig model;
-  DType dtype = DType::kFloat32;
+  StateTypes types;
   float dropout = 0;
   uint64_t seed = 0;
 };
@@ -27,7 +27,7 @@ struct ModelGradient {
   std::vector<reference::Array> gradients;  // by parameter, of `loss_scale` times loss_sum
 };
 
-// `weights` by parameter, rounded to the dtype. The micro-batches are of one shape, which may have
+// `weights` by parameter, rounded to their type. The micro-batches are of one shape, which may have
 // fewer positions than the model. Failures are GoogleTest's.
 ModelGradient ComputeModelGradient(const ModelSetup& setup,
                                    const std::vector<reference::Array>& weights,

@@ -136,13 +136,16 @@ int64_t CountTargets(std::span<const int32_t> targets) {
 
 // ---- gradients ----
 
+constexpr StateTypes kFp32{};
+
 struct GradientCase {
   std::string fixture;
-  DType dtype;
+  StateTypes types;
   int64_t micro_batches;
 };
 void PrintTo(const GradientCase& c, std::ostream* os) {
-  *os << c.fixture << "_" << Name(c.dtype) << "_in_" << c.micro_batches;
+  *os << c.fixture << "_" << Name(c.types.parameters) << (c.types.mixed() ? "_gradients_" : "")
+      << (c.types.mixed() ? Name(c.types.gradients) : "") << "_in_" << c.micro_batches;
 }
 
 class PyTorchGradient : public testing::TestWithParam<GradientCase> {};
@@ -164,8 +167,8 @@ std::vector<HostBatch> FirstBatch(const Fixture& fixture, int64_t micro_batches)
 }
 
 TEST_P(PyTorchGradient, OfEveryParameterIsThatOfPyTorchInFp32) {
-  const auto& [name, dtype, micro_batches] = GetParam();
-  const bool fp32 = dtype == DType::kFloat32;
+  const auto& [name, types, micro_batches] = GetParam();
+  const bool fp32 = !types.mixed();
   const double tolerance = fp32 ? 1e-5 : 2e-2;
   const Fixture fixture(name);
   const std::vector<ParameterSpec> specs = GptParameters(fixture.model());
@@ -178,7 +181,7 @@ TEST_P(PyTorchGradient, OfEveryParameterIsThatOfPyTorchInFp32) {
     targets += CountTargets(fixture.Targets(row));
   }
   const ModelGradient ours =
-      ComputeModelGradient({.model = fixture.model(), .dtype = dtype}, weights,
+      ComputeModelGradient({.model = fixture.model(), .types = types}, weights,
                            FirstBatch(fixture, micro_batches), 1 / static_cast<float>(targets));
 
   for (size_t id = 0; id < specs.size(); ++id) {
@@ -202,10 +205,10 @@ TEST_P(PyTorchGradient, OfEveryParameterIsThatOfPyTorchInFp32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, PyTorchGradient,
-                         testing::Values(GradientCase{"odd_shapes", DType::kFloat32, 1},
-                                         GradientCase{"odd_shapes", DType::kFloat32, 3},
-                                         GradientCase{"odd_shapes", DType::kFloat32, 6},
-                                         GradientCase{"width_64", DType::kFloat32, 1}),
+                         testing::Values(GradientCase{"odd_shapes", kFp32, 1},
+                                         GradientCase{"odd_shapes", kFp32, 3},
+                                         GradientCase{"odd_shapes", kFp32, 6},
+                                         GradientCase{"width_64", kFp32, 1}),
                          testing::PrintToStringParamName());
 
 // ---- training ----

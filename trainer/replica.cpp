@@ -15,51 +15,52 @@ Replica::Replica(Device& device, Communicator& communicator, const Layout& layou
       forward_(ForwardProgram(settings.model.n_layer)),
       reading_(ReadingProgram(settings.model.n_layer)),
       model_(device, settings.model, layout, settings.dropout, settings.seed),
-      zero_(MakeStage(settings.zero_stage, device, communicator, layout)),
-      states_(device, zero_->owned_elements(), settings.optimizer),
+      zero_(MakeStage(settings.zero_stage, device, communicator, layout, settings.types())),
+      states_(MakeOptimizerStates(settings.offload_optimizer, device, layout, zero_->Owned(),
+                                  settings.types(), settings.optimizer)),
       feed_(device, settings.micro_batch, settings.model.seq_len),
       loss_sum_(device.Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64, 1,
                                 "loss sum")),
       results_ready_(device.MakeEvent("results ready")),
-      results_read_(device.MakeEvent("results read")) {}
+      results_read_(device.MakeEvent("results read")) {
+  zero_->AllocateParameters();
+  states_->Allocate();
+  zero_->AllocateGradients(*states_);
+}
 
 void Replica::InitializeWeights(const ParameterSource& given) {
   for (const Bucket& bucket : layout_.buckets()) {
-    const Held held = zero_->Parameters(bucket);
-    for (int i = 0; i < bucket.parameters; ++i) {
-      const ParameterId parameter = bucket.first_parameter + i;
-      const Range part = Intersection(layout_.Parameter(parameter), held.range);
-      if (part.size() == 0) continue;
-      if (given) {
-        CopyPart(parameter, part, held.Slice(part), given);
-      } else {
-        InitializePart(parameter, part, held.Slice(part));
-      }
-    }
+    InitializeParts(device_.ops(), bucket, zero_->Parameters(bucket), given);
+    InitializeParts(states_->ops(), bucket, states_->Master(bucket), given);
   }
   zero_->ParametersSet();
 }
 
-void Replica::InitializePart(ParameterId parameter, Range part, Buffer to) {
-  const InitialValue initial = InitialValueOf(settings_.model, parameter);
-  if (initial.stddev == 0) {
-    device_.ops().Fill(to, initial.constant);
-  } else {
-    device_.ops().FillNormal(to, settings_.seed, parameter,
-                             part.begin - layout_.Parameter(parameter).begin,
-                             static_cast<float>(initial.stddev));
+// The numbers are the same wherever they are made, so parameters are master weights, rounded.
+void Replica::InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
+                              const ParameterSource& given) {
+  for (int i = 0; i < bucket.parameters; ++i) {
+    const ParameterId parameter = bucket.first_parameter + i;
+    const Range range = layout_.Parameter(parameter);
+    const Range part = Intersection(range, held.range);
+    if (part.size() == 0) continue;
+    if (given) {
+      parameter_.resize(range.size());
+      given(parameter, parameter_.data());
+      // One at a time is slow, and reaches every dtype and both sides.
+      for (int64_t element = part.begin; element < part.end; ++element) {
+        ops.Fill(held.Slice({element, element + 1}), parameter_[element - range.begin]);
+      }
+      continue;
+    }
+    const InitialValue initial = InitialValueOf(settings_.model, parameter);
+    if (initial.stddev == 0) {
+      ops.Fill(held.Slice(part), initial.constant);
+    } else {
+      ops.FillNormal(held.Slice(part), settings_.seed, parameter, part.begin - range.begin,
+                     static_cast<float>(initial.stddev));
+    }
   }
-}
-
-void Replica::CopyPart(ParameterId parameter, Range part, Buffer to, const ParameterSource& given) {
-  const Range whole = layout_.Parameter(parameter);
-  if (given_copied_ == nullptr) given_copied_ = device_.MakeEvent("given parameter copied");
-  if (!device_.status().ok()) return;  // the copy before may not be done
-  parameter_.resize(whole.size());
-  given(parameter, parameter_.data());
-  device_.CopyFromHost(StreamId::kFromHost, to, parameter_.data() + (part.begin - whole.begin));
-  device_.Record(*given_copied_, StreamId::kFromHost);
-  device_.HostWait(*given_copied_).IgnoreError();
 }
 
 void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
@@ -71,11 +72,11 @@ void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
                   loss_scale);
     feed_.Done();
   }
-  zero_->Step(states_);
+  zero_->Step();
   device_.Record(*results_ready_, StreamId::kCompute);
   device_.Wait(StreamId::kToHost, *results_ready_);
   device_.CopyToHost(StreamId::kToHost, &outcome_.loss_sum, loss_sum_);
-  device_.CopyToHost(StreamId::kToHost, &outcome_.state, states_.step_state());
+  device_.CopyToHost(StreamId::kToHost, &outcome_.state, states_->step_state());
   device_.Record(*results_read_, StreamId::kToHost);
 }
 

@@ -41,7 +41,7 @@ class Replica {
   Replica(Device& device, Communicator& communicator, const Layout& layout,
           const TrainSettings& settings);
 
-  // Each parameter as InitialValueOf says, or, where `given` is set, as it fills it.
+  // Each parameter as InitialValueOf says or, for tests, as `given` fills it.
   void InitializeWeights(const ParameterSource& given = nullptr);
   // Enqueues one step: every micro-batch forward and backward, then the update. The gradient is
   // that of the sum of the losses times `loss_scale`.
@@ -54,10 +54,10 @@ class Replica {
   absl::Status ReadParameters(const ParameterSink& sink);
 
  private:
+  void InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
+                       const ParameterSource& given);
   void StartLossSum();
   void RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale);
-  void InitializePart(ParameterId parameter, Range part, Buffer to);
-  void CopyPart(ParameterId parameter, Range part, Buffer to, const ParameterSource& given);
   absl::Status ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink);
 
   Device& device_;
@@ -66,7 +66,7 @@ class Replica {
   const StepProgram training_, forward_, reading_;
   Gpt model_;
   std::unique_ptr<Stage0> zero_;
-  OptimizerStates states_;
+  std::unique_ptr<OptimizerStates> states_;
   BatchFeed feed_;
   Buffer loss_sum_;  // fp64 (1)
   // Host memory that results are copied to. It lives as long as the device may copy: a wait for
@@ -76,7 +76,6 @@ class Replica {
   std::unique_ptr<Event> results_ready_;  // compute -> to_host: loss and step state are final
   std::unique_ptr<Event>
       results_read_;  // to_host -> host: and copied; -> compute: may be overwritten
-  std::unique_ptr<Event> given_copied_;  // from_host -> host: a given parameter is copied
 };
 
 }  // namespace zerobox

@@ -34,6 +34,7 @@ void Worker::Run() {
 absl::Status Worker::SetUp() {
   HostDeviceOptions options{.rank = rank_,
                             .regions = run_.plan.ranks[rank_].regions,
+                            .host_regions = run_.plan.ranks[rank_].host_regions,
                             .threads = settings_.threads_per_device(),
                             .poison = run_.hooks.poison,
                             .recorder = run_.hooks.recorder,
@@ -71,6 +72,7 @@ absl::Status Worker::TrainAndSave() {
     }
   }
   result_.memory = device_->memory().ledger();
+  result_.host_memory = device_->host_memory().ledger();
   const int64_t last = step - 1;
   if (last == 0) return absl::OkStatus();  // stopped before anything was trained
   if (settings_.eval_interval > 0 && evaluated < last) {
@@ -185,7 +187,10 @@ void Worker::Finish() {
   const std::string collective = device_->WaitingFor(StreamId::kCommunication);
   if (!collective.empty()) absl::StrAppend(&waiting, waiting.empty() ? "" : ", ", collective);
   where_ = waiting.empty() ? phase_ : absl::StrCat(phase_, ", waiting for ", waiting);
-  if (result_.memory.peak_bytes == 0) result_.memory = device_->memory().ledger();
+  if (result_.memory.peak_bytes == 0) {
+    result_.memory = device_->memory().ledger();
+    result_.host_memory = device_->host_memory().ledger();
+  }
   result_.capacity_bytes = settings_.device_memory_bytes;
   result_.poisoned_bytes = device_->memory().poisoned_bytes();
 }
