@@ -14,8 +14,10 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
+#include "ops/bfloat16.h"
 #include "ops/host/kernels.h"
 #include "ops/host/matmul.h"
 
@@ -236,30 +238,48 @@ void MeasureAttention(SequenceShape shape, int64_t heads, float p) {
   }
 }
 
-void MeasureAdamW() {
+// The share of the bandwidth that scaling arrays in place reaches. Counted are the bytes that have
+// to move: weights, m, v and gradients are read and written, a bf16 parameter is only written.
+template <typename P, typename G>
+void MeasureAdamW(const char* types, int threads) {
   constexpr int64_t kParameters = 16 << 20;
-  OneThread threads;
-  std::vector<float> p = Values(kParameters), g = p, m = p, v(kParameters, 0.5f);
+  constexpr bool kOwnMaster = std::is_same_v<P, float>;
+  constexpr double kBytes = 3 * 8 + 2 * sizeof(G) + (kOwnMaster ? 0 : sizeof(P));
+  OneThread one;
+  std::vector<float> weights = Values(kParameters), m = weights, v(kParameters, 0.5f);
+  std::vector<BFloat16> parameters(kOwnMaster ? 0 : kParameters);
+  std::vector<G> g(kParameters, FromFloat<G>(1e-3f));
   OptimizerSettings settings;
   StepState state;
   state.learning_rate = 1e-4;
+  const int64_t share = kParameters / threads / 1024 * 1024;
   std::vector<double> rates, shares, memory;
   for (int round = 0; round < kRounds; ++round) {
-    const double scale = peak::Seconds(1, [&](int) {
-      for (std::vector<float>* x : {&p, &g, &m, &v}) {
-        peak::ScaleInPlace(x->data(), x->size(), 0.999f);
+    const double scale = peak::Seconds(threads, [&](int thread) {
+      for (std::vector<float>* x : {&weights, &m, &v}) {
+        peak::ScaleInPlace(x->data() + thread * share, static_cast<size_t>(share), 0.999f);
       }
     });
-    const double adamw = peak::Seconds(1, [&](int) {
-      AdamW(threads, p.data(), nullptr, g.data(), m.data(), v.data(), kParameters, true, state, settings);
+    const double adamw = peak::Seconds(threads, [&](int thread) {
+      const int64_t at = thread * share;
+      float* const w = weights.data() + at;
+      if constexpr (kOwnMaster) {
+        AdamW<float, G>(one, w, nullptr, g.data() + at, m.data() + at, v.data() + at, share, true,
+                        state, settings);
+      } else {
+        AdamW(one, parameters.data() + at, w, g.data() + at, m.data() + at, v.data() + at, share,
+              true, state, settings);
+      }
     });
-    memory.push_back(4 * 8.0 * kParameters / scale);
-    rates.push_back(7 * 4.0 * kParameters / adamw);  // reads p, g, m, v; writes p, m, v
+    const double count = static_cast<double>(threads * share);
+    memory.push_back(3 * 8 * count / scale);
+    rates.push_back(kBytes * count / adamw);
     shares.push_back(rates.back() / memory.back());
   }
-  std::printf("  adamw %.2f ns a parameter, %.1f GB/s: %.0f%% of %.1f GB/s scaling in place\n",
-              28e9 / Median(rates), Median(rates) * 1e-9, 100 * Median(shares),
-              Median(memory) * 1e-9);
+  std::printf(
+      "  %2d thread%s %-9s %5.2f ns a parameter, %5.1f GB/s: %3.0f%% of %.1f GB/s in place\n",
+      threads, threads == 1 ? " " : "s", types, kBytes / Median(rates) * 1e9, Median(rates) * 1e-9,
+      100 * Median(shares), Median(memory) * 1e-9);
 }
 
 int Main() {
@@ -291,8 +311,12 @@ int Main() {
   MeasureElementwise();
   MeasureCrossEntropy(2048, 256);
   MeasureCrossEntropy(16, 50304);
-  std::printf("Optimizer, one thread:\n");
-  MeasureAdamW();
+  std::printf("AdamW, parameters and gradients, against scaling in place:\n");
+  for (const int threads : counts) {
+    MeasureAdamW<float, float>("fp32 fp32", threads);
+    MeasureAdamW<BFloat16, BFloat16>("bf16 bf16", threads);
+    MeasureAdamW<BFloat16, float>("bf16 fp32", threads);
+  }
   return 0;
 }
 
