@@ -39,10 +39,12 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::vector<float> Values(int64_t n) {
-  std::vector<float> values(static_cast<size_t>(n));
+template <typename T = float>
+std::vector<T> Values(int64_t n) {
+  std::vector<T> values(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
-    values[static_cast<size_t>(i)] = static_cast<float>(i * 7919 % 2000 - 1000) * 1e-3f;
+    const float value = static_cast<float>(i * 7919 % 2000 - 1000) * 1e-3f;
+    values[static_cast<size_t>(i)] = FromFloat<T>(value);
   }
   return values;
 }
@@ -131,20 +133,21 @@ void MeasureElements(const char* name, int64_t elements, const std::function<voi
               Median(times) / 4 / static_cast<double>(elements) * 1e9);
 }
 
+template <typename T>
 void MeasureElementwise() {
   OneThread threads;
   const SequenceShape shape{4, 256, 384};
   const int64_t rows = shape.rows(), C = shape.channels, n = shape.elements();
-  const std::vector<float> x = Values(n), dout = Values(n), weight = Values(C), bias = Values(C);
-  std::vector<float> out(x), dx(x), mean = Values(rows), rstd = Values(rows);
-  std::vector<float> dweight = Values(C), dbias = Values(C);
+  const std::vector<T> x = Values<T>(n), dout(x), weight = Values<T>(C), bias(weight);
+  std::vector<T> out(x), dx(x), dweight = Values<T>(C), dbias(dweight);
+  std::vector<float> mean = Values(rows), rstd(mean);
   const std::vector<int64_t> samples = {1, 2, 3, 4};
   const host::DropoutMask none, dropout{.p = 0.1f, .seed = 1, .samples = samples.data()};
   std::vector<int32_t> tokens(static_cast<size_t>(rows));
   for (int64_t i = 0; i < rows; ++i) {
     tokens[static_cast<size_t>(i)] = static_cast<int32_t>(i * 31 % 256);
   }
-  std::vector<float> wte = Values(256 * C), wpe = Values(256 * C);
+  std::vector<T> wte = Values<T>(256 * C), wpe(wte);
 
   MeasureElements("gelu forward", n, [&] { GeluForward(threads, out.data(), x.data(), n); });
   MeasureElements("gelu backward", n,
@@ -185,9 +188,11 @@ void MeasureElementwise() {
                   [&] { FillNormal(threads, out.data(), n / 16, 1, 2, 0, 0.02f); });
 }
 
+template <typename T>
 void MeasureCrossEntropy(int64_t rows, int64_t vocabulary) {
   OneThread threads;
-  std::vector<float> logits = Values(rows * vocabulary), losses(static_cast<size_t>(rows));
+  std::vector<T> logits = Values<T>(rows * vocabulary);
+  std::vector<float> losses(static_cast<size_t>(rows));
   const std::vector<int32_t> targets(static_cast<size_t>(rows), 5);
   const std::string suffix = ", vocabulary " + std::to_string(vocabulary);
   MeasureElements(("cross-entropy forward" + suffix).c_str(), rows * vocabulary, [&] {
@@ -307,10 +312,14 @@ int Main() {
   MeasureAttention({16, 128, 128}, 4, 0.1f);
   MeasureAttention({4, 256, 384}, 6, 0);
   MeasureAttention({1, 1024, 768}, 12, 0);
-  std::printf("Element by element, one thread:\n");
-  MeasureElementwise();
-  MeasureCrossEntropy(2048, 256);
-  MeasureCrossEntropy(16, 50304);
+  std::printf("Element by element in fp32, one thread:\n");
+  MeasureElementwise<float>();
+  MeasureCrossEntropy<float>(2048, 256);
+  MeasureCrossEntropy<float>(16, 50304);
+  std::printf("Element by element in bf16, one thread:\n");
+  MeasureElementwise<BFloat16>();
+  MeasureCrossEntropy<BFloat16>(2048, 256);
+  MeasureCrossEntropy<BFloat16>(16, 50304);
   std::printf("AdamW, parameters and gradients, against scaling in place:\n");
   for (const int threads : counts) {
     MeasureAdamW<float, float>("fp32 fp32", threads);
