@@ -112,13 +112,6 @@ double LossSum(const Weights& w, const Inputs& in, float dropout) {
   return sum;
 }
 
-// Stage 0 on one rank, with its gradient in the open.
-class OpenStage0 final : public Stage0 {
- public:
-  using Stage0::Gradients;
-  using Stage0::Stage0;
-};
-
 struct ModelRun {
   double loss_sum = 0;
   std::vector<Array> gradients;  // by parameter
@@ -131,9 +124,10 @@ ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout) {
   const auto device =
       *HostDevice::Make({.regions = {1 << 20, 0, 1 << 20, 1 << 20}, .threads = 2}, abort);
   PlanCommunicator alone(0, 1);
-  OpenStage0 zero(*device, alone, layout);
+  Stage0 zero(*device, alone, layout, StateTypes{});
+  OptimizerStates states(*device, layout, zero.Owned(), StateTypes{}, OptimizerSettings{});
   zero.AllocateParameters();
-  zero.AllocateGradients();
+  zero.AllocateGradients(states);
   for (ParameterId id = 0; id < std::ssize(weights.values); ++id) {
     const Held held = zero.Parameters(layout.bucket(layout.BucketOf(id)));
     std::copy(weights.values[id].begin(), weights.values[id].end(),
@@ -167,8 +161,7 @@ ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout) {
 
   ModelRun run{.loss_sum = *loss_sum.As<double>(), .gradients = {}};
   for (ParameterId id = 0; id < std::ssize(weights.values); ++id) {
-    const Buffer gradient =
-        zero.Gradients(layout.bucket(layout.BucketOf(id))).Slice(layout.Parameter(id));
+    const Buffer gradient = zero.Gradient(id);
     const float* values = gradient.As<float>();
     run.gradients.emplace_back(values, values + gradient.elements);
   }
