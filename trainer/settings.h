@@ -22,7 +22,8 @@ struct ModelConfig {
   int64_t vocab_size = 256;
 };
 
-// What a block keeps from its forward to its backward visit (trainer/gpt.h lists the tensors).
+// What a block keeps from its forward to its backward visit (trainer/activation_checkpoints.h lists
+// the tensors).
 enum class ActivationCheckpointing : uint8_t { kNone, kSelective, kFull };
 
 struct TrainSettings {
