@@ -251,7 +251,7 @@ void MeasureAdamW() {
       }
     });
     const double adamw = peak::Seconds(1, [&](int) {
-      AdamW(threads, p.data(), g.data(), m.data(), v.data(), kParameters, true, state, settings);
+      AdamW(threads, p.data(), nullptr, g.data(), m.data(), v.data(), kParameters, true, state, settings);
     });
     memory.push_back(4 * 8.0 * kParameters / scale);
     rates.push_back(7 * 4.0 * kParameters / adamw);  // reads p, g, m, v; writes p, m, v

@@ -145,7 +145,6 @@ ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout, const
   Stage0 zero(*device, alone, layout, StateTypes{});
   OptimizerStates states(*device, layout, zero.Owned(), StateTypes{}, OptimizerSettings{});
   zero.AllocateParameters();
-  states.Allocate();
   zero.AllocateGradients(states);
   for (ParameterId id = 0; id < std::ssize(weights.values); ++id) {
     const Held held = zero.Parameters(layout.bucket(layout.BucketOf(id)));

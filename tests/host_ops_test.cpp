@@ -195,7 +195,7 @@ TEST_P(HostOpsTest, AnOptimizerStepRunsFromSumsToParameters) {
   ops().AccumulateSquares(sums.Slice(0, 1), g);
   ops().AccumulateSum(sums.Slice(1, 1), g);
   ops().PrepareStep(state, sums, settings);
-  ops().AdamW(p, g, m, v, true, state, settings);
+  ops().AdamW(p, {}, g, m, v, true, state, settings);
 
   Floats ep(n), eg(n), em(reference::Array(n, 0)), ev(reference::Array(n, 0));
   double esums[2] = {0, 4};
@@ -204,7 +204,7 @@ TEST_P(HostOpsTest, AnOptimizerStepRunsFromSumsToParameters) {
   host::AccumulateSquares(threads, &esums[0], eg.data(), n);
   host::AccumulateSum(threads, &esums[1], eg.data(), n);
   PrepareStep(expected_state, esums, 2, settings);
-  host::AdamW(threads, ep.data(), eg.data(), em.data(), ev.data(), n, true, expected_state,
+  host::AdamW(threads, ep.data(), nullptr, eg.data(), em.data(), ev.data(), n, true, expected_state,
               settings);
   ExpectBits(g, eg, "g");
   ExpectBits(p, ep, "p");
@@ -221,7 +221,7 @@ TEST_P(HostOpsTest, AnOptimizerStepRunsFromSumsToParameters) {
   sums.As<double>()[0] = 0;
   ops().AccumulateSquares(sums.Slice(0, 1), g);
   ops().PrepareStep(state, sums, settings);
-  ops().AdamW(p, g, m, v, true, state, settings);
+  ops().AdamW(p, {}, g, m, v, true, state, settings);
   EXPECT_EQ(reinterpret_cast<const StepState*>(state.data)->skip, 1);
   EXPECT_EQ(reinterpret_cast<const StepState*>(state.data)->applied, 1);
   ExpectBits(p, ep, "p");
@@ -243,7 +243,7 @@ TEST(PlanOps, FollowNoBuffer) {
   const Buffer nowhere{reinterpret_cast<std::byte*>(uintptr_t{64}), 1 << 20, DType::kFloat32};
   ops->Fill(nowhere, 1);
   ops->GeluForward(nowhere, nowhere);
-  ops->AdamW(nowhere, nowhere, nowhere, nowhere, true, nowhere, {});
+  ops->AdamW(nowhere, nowhere, nowhere, nowhere, nowhere, true, nowhere, {});
   EXPECT_EQ(nowhere.elements, 1 << 20);
 }
 

@@ -344,17 +344,19 @@ TEST_P(KernelTest, AdamWFollowsTheFormula) {
     }
     for (const int count : {1, 2, 3}) {
       TestThreads threads(count);
-      Floats p2 = p, m2 = m, v2 = v;
-      host::AdamW(threads, p2.data(), g.data(), m2.data(), v2.data(), n, decay, state, settings);
+      Floats p2 = p, g2 = g, m2 = m, v2 = v;
+      host::AdamW(threads, p2.data(), nullptr, g2.data(), m2.data(), v2.data(), n, decay, state,
+                  settings);
       ExpectClose(p2, new_p, 1e-6, "p");
       ExpectClose(m2, new_m, 2e-7, "m");
       ExpectClose(v2, new_v, 2e-7, "v");
     }
   }
   TestThreads threads(1);
-  Floats p2 = p, m2 = m, v2 = v;
+  Floats p2 = p, g2 = g, m2 = m, v2 = v;
   state.skip = 1;
-  host::AdamW(threads, p2.data(), g.data(), m2.data(), v2.data(), n, true, state, settings);
+  host::AdamW(threads, p2.data(), nullptr, g2.data(), m2.data(), v2.data(), n, true, state,
+              settings);
   EXPECT_TRUE(p2.HasTheBitsOf(p) && m2.HasTheBitsOf(m) && v2.HasTheBitsOf(v));
 }
 
@@ -378,8 +380,8 @@ TEST_P(KernelTest, AnElementHasTheSameBitsWhereverItStands) {
     host::GeluForward(threads, outs[0].data(), a.data(), count);
     host::GeluBackward(threads, outs[1].data(), a.data(), b.data(), count);
     host::Add(threads, outs[2].data(), b.data(), count);
-    Floats m = b, v(Array(count, 0.5), shift);
-    host::AdamW(threads, outs[3].data(), b.data(), m.data(), v.data(), count, true, state,
+    Floats g = b, m = b, v(Array(count, 0.5), shift);
+    host::AdamW(threads, outs[3].data(), nullptr, g.data(), m.data(), v.data(), count, true, state,
                 settings);
     return outs;
   };

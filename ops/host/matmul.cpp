@@ -1,42 +1,216 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The blocks of a product, after Goto and van de Geijn. C goes by blocks of up to kBlockRows rows
+// and kBlockColumns columns, k by kDepth: A's and B's parts of such a step are packed, converted to
+// fp32. Then each panel of B (a tile wide, in the L1 cache) meets kRowsInCache rows of A at a time
+// (in L2).
+//
+// Every element is ((s0 + s1) + s2) + ..., where s0 is the sum over the first kDepth of k, in
+// order, plus beta C or the bias, and the others those over the next ones. Partial sums stay in C
+// where it is fp32, else in a block of fp32 beside it.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/host/matmul.cpp"
 #include "ops/host/matmul.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <type_traits>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "ops/host/openblas.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "ops/host/matmul-inl.h"
+#include "ops/host/scratch.h"
 
-namespace zerobox {
-namespace {
+#ifndef ZEROBOX_OPS_HOST_MATMUL_ONCE
+#define ZEROBOX_OPS_HOST_MATMUL_ONCE
+namespace zerobox::host {
 
-constexpr int kRowMajor = 101;
-constexpr int kNoTranspose = 111;
-constexpr int kTranspose = 112;
-
-const absl::StatusOr<OpenBlas>& Library() {
-  static const auto* const kLibrary =
-      new absl::StatusOr<OpenBlas>(OpenOpenBlas(OpenBlasFiles(), OpenBlasCore()));
-  return *kLibrary;
+inline float* MatmulScratch(size_t n) {
+  static thread_local Scratch scratch;
+  return scratch.Floats(n);
 }
 
-int Int(int64_t value) {
-  assert(value >= 0 && value <= std::numeric_limits<int>::max());
-  return static_cast<int>(value);
+}  // namespace zerobox::host
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace zerobox::host {
+namespace HWY_NAMESPACE {
+
+constexpr size_t kDepth = 384;
+constexpr size_t kBlockRows = 1024, kBlockColumns = 1024;
+constexpr size_t kRowsInCache = 168;
+
+// The length of equal blocks of at most `most` that n falls into, as a multiple of `multiple`.
+HWY_INLINE size_t EqualBlocks(size_t n, size_t most, size_t multiple) {
+  const size_t blocks = std::max<size_t>(1, (n + most - 1) / most);
+  return std::max<size_t>(1, RoundUp((n + blocks - 1) / blocks, multiple));
 }
 
-}  // namespace
-
-absl::Status LoadMatmul() { return Library().status(); }
-
-void Matmul(const MatmulArguments& arguments) {
-  static Sgemm* const kSgemm = Library().value().sgemm;
-  const auto transpose = [](bool wanted) { return wanted ? kTranspose : kNoTranspose; };
-  const MatmulArguments& x = arguments;
-  kSgemm(kRowMajor, transpose(x.transpose_a), transpose(x.transpose_b), Int(x.m), Int(x.n),
-         Int(x.k), x.alpha, x.a, Int(x.lda), x.b, Int(x.ldb), x.beta, x.c, Int(x.ldc));
+// Packs op(M)'s rows [row, row + rows) over [k, k + depth), where M is A, or B with its columns as
+// rows.
+template <typename T>
+HWY_INLINE void PackPart(float* to, const MatmulCall::Matrix& matrix, bool contiguous_over_k,
+                         size_t row, size_t rows, size_t k, size_t depth, size_t width) {
+  const size_t stride = static_cast<size_t>(matrix.stride);
+  const size_t offset = contiguous_over_k ? row * stride + k : k * stride + row;
+  Pack<T>(to, {static_cast<const T*>(matrix.data) + offset, stride, contiguous_over_k}, rows, depth,
+          width);
 }
 
-}  // namespace zerobox
+HWY_INLINE void PackMatrix(float* to, const MatmulCall::Matrix& matrix, bool contiguous_over_k,
+                           size_t row, size_t rows, size_t k, size_t depth, size_t width) {
+  if (matrix.is_bfloat16) {
+    PackPart<BFloat16>(to, matrix, contiguous_over_k, row, rows, k, depth, width);
+  } else {
+    PackPart<float>(to, matrix, contiguous_over_k, row, rows, k, depth, width);
+  }
+}
+
+// A step over k of a block of C.
+template <typename C>
+struct Step {
+  size_t rows, columns, depth;
+  size_t panel_rows;
+  const float* a;  // packed
+  const float* b;
+  bool first, last;  // of k
+  C* c;              // of the block; so are bias and partial
+  size_t ldc;
+  float beta;
+  const C* bias;
+  float* partial;  // sums so far (rows, partial_stride), where C is bf16 and k takes several steps
+  size_t partial_stride;
+};
+
+// The tile at (row, column), of which `rows` and `columns` are in C.
+template <typename C>
+HWY_INLINE void ComputeTile(const Step<C>& step, size_t row, size_t column, size_t rows,
+                            size_t columns) {
+  const size_t lanes = hn::Lanes(Lane());
+  const size_t vectors = (columns + lanes - 1) / lanes;
+  const TileFunction multiply = TileOf(rows, vectors);
+  const float* const a = step.a + row * step.depth;
+  const float* const b = step.b + column * step.depth;
+  C* const c = step.c + row * step.ldc + column;
+  const bool only_step = step.first && step.last;
+  const bool add_to_c = step.first && step.beta != 0 && step.bias == nullptr;
+  const bool add_bias = step.first && step.bias != nullptr;
+  if constexpr (std::is_same_v<C, float>) {
+    // Straight to C.
+    if (vectors * lanes == columns && !add_bias && (!add_to_c || step.beta == 1)) {
+      return multiply(step.depth, a, step.panel_rows, b, TileColumns(), c, step.ldc,
+                      !step.first || add_to_c);
+    }
+  } else if (!step.last) {
+    float* const partial = step.partial + row * step.partial_stride + column;
+    if (!add_to_c && !add_bias) {
+      return multiply(step.depth, a, step.panel_rows, b, TileColumns(), partial,
+                      step.partial_stride, !step.first);
+    }
+  }
+  HWY_ALIGN float tile[kTileRows * kTileVectors * hn::MaxLanes(Lane())];
+  multiply(step.depth, a, step.panel_rows, b, TileColumns(), tile, TileColumns(), false);
+  const C* from = add_bias ? step.bias + column : add_to_c ? c : nullptr;
+  const size_t from_stride = add_bias ? 0 : step.ldc;
+  const float factor = add_to_c ? step.beta : 1;
+  if constexpr (std::is_same_v<C, float>) {
+    if (!step.first) from = c;
+    StoreTile(tile, rows, columns, from, from_stride, factor, c, step.ldc);
+  } else {
+    float* const partial = only_step ? nullptr : step.partial + row * step.partial_stride + column;
+    if (!step.last) {
+      StoreTile(tile, rows, columns, from, from_stride, factor, partial, step.partial_stride);
+    } else if (step.first) {
+      StoreTile(tile, rows, columns, from, from_stride, factor, c, step.ldc);
+    } else {
+      StoreTile(tile, rows, columns, partial, step.partial_stride, 1.0f, c, step.ldc);
+    }
+  }
+}
+
+template <typename C>
+HWY_INLINE void ComputeStep(const Step<C>& step) {
+  const size_t in_cache = std::max<size_t>(1, kRowsInCache / step.panel_rows) * step.panel_rows;
+  for (size_t first = 0; first < step.rows; first += in_cache) {
+    const size_t end = std::min(step.rows, first + in_cache);
+    for (size_t column = 0; column < step.columns; column += TileColumns()) {
+      const size_t columns = std::min(TileColumns(), step.columns - column);
+      for (size_t row = first; row < end; row += step.panel_rows) {
+        ComputeTile(step, row, column, std::min(step.panel_rows, end - row), columns);
+      }
+    }
+  }
+}
+
+template <typename C>
+HWY_INLINE void Multiply(const MatmulCall& call) {
+  const size_t m = static_cast<size_t>(call.m), n = static_cast<size_t>(call.n);
+  const size_t k = static_cast<size_t>(call.k), ldc = static_cast<size_t>(call.ldc);
+  const size_t block_rows = EqualBlocks(m, kBlockRows, 1);
+  const size_t block_columns = EqualBlocks(n, kBlockColumns, TileColumns());
+  const size_t depth = std::min(kDepth, k);
+  const size_t panel_rows = PanelRows(block_rows);
+  const bool keeps_partial = k > kDepth && !std::is_same_v<C, float>;
+  const size_t a_floats = RoundUp(RoundUp(block_rows, panel_rows) * depth + kPackSlack, 64);
+  const size_t b_floats = RoundUp(block_columns * depth + kPackSlack, 64);
+  float* const a = MatmulScratch(a_floats + b_floats + keeps_partial * block_rows * block_columns);
+  float* const b = a + a_floats;
+  for (size_t column = 0; column < n; column += block_columns) {
+    for (size_t row = 0; row < m; row += block_rows) {
+      Step<C> step{.rows = std::min(block_rows, m - row),
+                   .columns = std::min(block_columns, n - column),
+                   .panel_rows = panel_rows,
+                   .a = a,
+                   .b = b,
+                   .c = static_cast<C*>(call.c) + row * ldc + column,
+                   .ldc = ldc,
+                   .beta = call.beta,
+                   .partial = keeps_partial ? b + b_floats : nullptr,
+                   .partial_stride = block_columns};
+      if (call.bias != nullptr) step.bias = static_cast<const C*>(call.bias) + column;
+      size_t at = 0;
+      do {  // once, even where k is 0
+        step.depth = std::min(kDepth, k - at);
+        step.first = at == 0;
+        step.last = at + step.depth == k;
+        PackMatrix(a, call.a, !call.a.transpose, row, step.rows, at, step.depth, panel_rows);
+        if (call.alpha != 1) {
+          const size_t packed = RoundUp(step.rows, panel_rows) * step.depth;
+          for (size_t i = 0; i < packed; ++i) a[i] *= call.alpha;
+        }
+        PackMatrix(b, call.b, call.b.transpose, column, step.columns, at, step.depth,
+                   TileColumns());
+        ComputeStep(step);
+        at += step.depth;
+      } while (at < k);
+    }
+  }
+}
+
+void RunForTarget(const MatmulCall& call) {
+  if (call.c_is_bfloat16) {
+    Multiply<BFloat16>(call);
+  } else {
+    Multiply<float>(call);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace zerobox::host
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace zerobox::host {
+
+HWY_EXPORT(RunForTarget);
+
+void Run(const MatmulCall& call) {
+  assert(call.m >= 0 && call.n >= 0 && call.k >= 0);
+  if (call.m > 0 && call.n > 0) HWY_DYNAMIC_DISPATCH(RunForTarget)(call);
+}
+
+}  // namespace zerobox::host
+#endif  // HWY_ONCE

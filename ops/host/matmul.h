@@ -5,31 +5,77 @@
 #define ZEROBOX_OPS_HOST_MATMUL_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
+#include "ops/bfloat16.h"
 
 namespace zerobox {
 
-// Loads OpenBLAS's pthread build, single-threaded, with a kernel chosen for this CPU whatever OMP_*
-// and OPENBLAS_* variables say. Call once, early in main, before other threads exist; further calls
-// return the first answer. FailedPrecondition names the package when the library is missing or a
-// serial build (which is not safe to call from several threads).
-absl::Status LoadMatmul();
+inline absl::Status LoadMatmul() { return absl::OkStatus(); }
 
-// C (m, n) = alpha * op(A) (m, k) * op(B) (k, n) + beta * C, row-major, with leading dimensions.
+// C (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C, row-major, with leading dimensions. Each of
+// A, B and C is float or BFloat16; arithmetic is fp32, and an element of C is rounded to its type
+// once, whatever k is. C overlaps neither A nor B.
+//
+// Bits: an element of C depends on its row of op(A), its column of op(B), what it was (or its
+// bias), alpha, beta and k, and on the SIMD target; not on m, n, where it stands, or leading
+// dimensions. So a product that is cut into rows and columns over threads is the same for every
+// cut.
+template <typename A = float, typename B = A, typename C = A>
 struct MatmulArguments {
   bool transpose_a = false, transpose_b = false;
   int64_t m, n, k;
-  float alpha = 1;
-  const float* a;
+  float alpha = 1;  // A is multiplied by it first, in fp32
+  const A* a;
   int64_t lda;
-  const float* b;
+  const B* b;
   int64_t ldb;
   float beta = 0;  // 0: C is written without being read
-  float* c;
+  C* c;
   int64_t ldc;
+  const C* bias = nullptr;  // (n): added to every row, in the place of beta C
 };
-void Matmul(const MatmulArguments& arguments);
+
+namespace host {
+
+// The same with types that are known at run time.
+struct MatmulCall {
+  struct Matrix {
+    const void* data;
+    int64_t stride;
+    bool is_bfloat16, transpose;
+  };
+  int64_t m, n, k;
+  float alpha, beta;
+  Matrix a, b;
+  void* c;
+  int64_t ldc;
+  bool c_is_bfloat16;
+  const void* bias;
+};
+void Run(const MatmulCall& call);
+
+}  // namespace host
+
+template <typename A = float, typename B = A, typename C = A>
+void Matmul(const MatmulArguments<A, B, C>& x) {
+  constexpr auto kIsBFloat16 = []<typename T>(const T*) {
+    static_assert(std::is_same_v<T, float> || std::is_same_v<T, BFloat16>);
+    return std::is_same_v<T, BFloat16>;
+  };
+  host::Run({.m = x.m,
+             .n = x.n,
+             .k = x.k,
+             .alpha = x.alpha,
+             .beta = x.beta,
+             .a = {x.a, x.lda, kIsBFloat16(x.a), x.transpose_a},
+             .b = {x.b, x.ldb, kIsBFloat16(x.b), x.transpose_b},
+             .c = x.c,
+             .ldc = x.ldc,
+             .c_is_bfloat16 = kIsBFloat16(static_cast<const C*>(x.c)),
+             .bias = x.bias});
+}
 
 }  // namespace zerobox
 

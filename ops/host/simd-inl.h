@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "ops/bfloat16.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace zerobox::host {
@@ -41,15 +42,50 @@ HWY_INLINE void StorePart(D d, V v, T* p, size_t n) {
 #endif
 }
 
+// bf16 in memory is fp32 in registers, with the bits that ToFloat and ToBFloat16 give.
+template <class D>
+using BFloat16Tag = hn::Rebind<uint16_t, D>;
+
+HWY_INLINE const uint16_t* Bits(const BFloat16* p) { return reinterpret_cast<const uint16_t*>(p); }
+HWY_INLINE uint16_t* Bits(BFloat16* p) { return reinterpret_cast<uint16_t*>(p); }
+
+template <class D>
+HWY_INLINE hn::Vec<D> FromBFloat16(D d, hn::Vec<BFloat16Tag<D>> bits) {
+  const hn::RebindToUnsigned<D> du;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
+}
+
+// To the nearest, ties to even, in integers. A NaN could become infinite that way, so it keeps its
+// upper half and is made quiet.
+template <class D, class V>
+HWY_INLINE hn::Vec<BFloat16Tag<D>> RoundToBFloat16(D, V v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto upper = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(upper, hn::Set(du, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF))));
+  const auto quiet = hn::Or(upper, hn::Set(du, 0x40));
+  const auto nan = hn::RebindMask(du, hn::IsNaN(v));
+  return hn::TruncateTo(BFloat16Tag<D>(), hn::IfThenElse(nan, quiet, rounded));
+}
+
 // How a step of ForLanes reaches memory: a whole vector, or the last n lanes of a run.
 struct Whole {
   template <class D, typename T>
   HWY_INLINE hn::Vec<D> Load(D d, const T* p) const {
     return hn::LoadU(d, p);
   }
+  template <class D>
+  HWY_INLINE hn::Vec<D> Load(D d, const BFloat16* p) const {
+    return FromBFloat16(d, hn::LoadU(BFloat16Tag<D>(), Bits(p)));
+  }
   template <class D, class V, typename T>
   HWY_INLINE void Store(D d, V v, T* p) const {
     hn::StoreU(v, d, p);
+  }
+  template <class D, class V>
+  HWY_INLINE void Store(D d, V v, BFloat16* p) const {
+    hn::StoreU(RoundToBFloat16(d, v), BFloat16Tag<D>(), Bits(p));
   }
   // v where the run has elements, 0 elsewhere.
   template <class D, class V>
@@ -69,9 +105,17 @@ struct Tail {
   HWY_INLINE hn::Vec<D> Load(D d, const T* p) const {
     return LoadPart(d, p, n);
   }
+  template <class D>
+  HWY_INLINE hn::Vec<D> Load(D d, const BFloat16* p) const {
+    return FromBFloat16(d, LoadPart(BFloat16Tag<D>(), Bits(p), n));
+  }
   template <class D, class V, typename T>
   HWY_INLINE void Store(D d, V v, T* p) const {
     StorePart(d, v, p, n);
+  }
+  template <class D, class V>
+  HWY_INLINE void Store(D d, V v, BFloat16* p) const {
+    StorePart(BFloat16Tag<D>(), RoundToBFloat16(d, v), Bits(p), n);
   }
   template <class D, class V>
   HWY_INLINE V Mask(D d, V v) const {
@@ -91,6 +135,15 @@ HWY_INLINE void ForLanes(D d, size_t n, const Body& body) {
   size_t i = 0;
   for (; i + lanes <= n; i += lanes) body(i, Whole());
   if (i < n) body(i, Tail{n - i});
+}
+
+// to += from, over n elements: a bf16 is rounded once.
+template <typename To, typename From>
+HWY_INLINE void AddTo(To* to, const From* from, size_t n) {
+  const hn::ScalableTag<float> d;
+  ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
+    memory.Store(d, hn::Add(memory.Load(d, to + i), memory.Load(d, from + i)), to + i);
+  });
 }
 
 template <class D, class V>

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of a matrix product in vector code: operands packed into panels, and the tile of a
+// product that lives in registers (K. Goto, R. van de Geijn: Anatomy of High-Performance Matrix
+// Multiplication, ACM TOMS 34(3), 2008). Included once per target, inside foreach_target.
+#if defined(ZEROBOX_OPS_HOST_MATMUL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ZEROBOX_OPS_HOST_MATMUL_INL_H_
+#undef ZEROBOX_OPS_HOST_MATMUL_INL_H_
+#else
+#define ZEROBOX_OPS_HOST_MATMUL_INL_H_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "hwy/highway.h"
+#include "ops/bfloat16.h"
+#include "ops/host/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace zerobox::host {
+namespace HWY_NAMESPACE {
+
+using Lane = hn::ScalableTag<float>;
+
+// A tile has up to kTileRows rows of two vectors: with 32 registers, 28 sums beside 2 vectors of B
+// and 1 element of A; with 16 registers, 12.
+constexpr size_t kTileRows = hn::MaxLanes(Lane()) >= 16 ? 14 : 6;
+constexpr size_t kTileVectors = 2;
+HWY_INLINE size_t TileColumns() { return kTileVectors * hn::Lanes(Lane()); }
+
+// How many rows the panels of `rows` rows have: about equally many, so that the last is not a stub.
+HWY_INLINE size_t PanelRows(size_t rows) {
+  const size_t panels = (rows + kTileRows - 1) / kTileRows;
+  return (rows + panels - 1) / panels;
+}
+
+HWY_INLINE size_t RoundUp(size_t n, size_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// out (kRows, kVectors vectors) = [out +] the sum over k < depth of a(k) b(k), where a(k) are the
+// kRows floats at a + k a_step and b(k) the vectors at b + k b_step. Each element is summed by
+// itself, from 0, in the order of k, whatever the tile's size.
+template <size_t kRows, size_t kVectors>
+void MultiplyTile(size_t depth, const float* HWY_RESTRICT a, size_t a_step,
+                  const float* HWY_RESTRICT b, size_t b_step, float* HWY_RESTRICT out,
+                  size_t out_step, bool add) {
+  const Lane d;
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<Lane> sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
+  }
+  for (; depth != 0; --depth, a += a_step, b += b_step) {
+    hn::Vec<Lane> row[kVectors];
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kRows; ++i) {
+      const auto element = hn::Set(d, a[i]);
+#pragma GCC unroll 2
+      for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(element, row[j], sum[i][j]);
+    }
+  }
+  if (add) {
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (size_t j = 0; j < kVectors; ++j) {
+        sum[i][j] = hn::Add(hn::LoadU(d, out + i * out_step + j * lanes), sum[i][j]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kRows; ++i, out += out_step) {
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, out + j * lanes);
+  }
+}
+
+using TileFunction = void (*)(size_t depth, const float* a, size_t a_step, const float* b,
+                              size_t b_step, float* out, size_t out_step, bool add);
+
+template <size_t... kIndex>
+constexpr std::array<TileFunction, sizeof...(kIndex)> MakeTileFunctions(
+    std::index_sequence<kIndex...>) {
+  return {&MultiplyTile<kIndex / kTileVectors + 1, kIndex % kTileVectors + 1>...};
+}
+
+// The tile of 1 <= rows <= kTileRows and 1 <= vectors <= kTileVectors.
+HWY_INLINE TileFunction TileOf(size_t rows, size_t vectors) {
+  static constexpr auto kFunctions =
+      MakeTileFunctions(std::make_index_sequence<kTileRows * kTileVectors>());
+  return kFunctions[(rows - 1) * kTileVectors + vectors - 1];
+}
+
+// Packing. A matrix (count, depth) becomes panels of `width` rows: element (i, k) lies at
+// panel + k width + i. Rows that fill up the last panel are 0. Writes up to kPackSlack floats more.
+constexpr size_t kPackSlack = std::max<size_t>(4, hn::MaxLanes(Lane()));
+
+// From rows that are contiguous over i: element (i, k) at from + k stride + i.
+template <typename T>
+HWY_INLINE void PackPanelByCopy(float* to, const T* from, size_t stride, size_t rows, size_t depth,
+                                size_t width) {
+  const Lane d;
+  for (size_t k = 0; k < depth; ++k, from += stride, to += width) {
+    ForLanes(d, rows, [&](size_t i, auto memory) HWY_ATTR {
+      hn::StoreU(memory.Load(d, from + i), d, to + i);
+    });
+    for (size_t i = rows; i < width; ++i) to[i] = 0;
+  }
+}
+
+HWY_INLINE float PackedElement(float x) { return x; }
+HWY_INLINE float PackedElement(BFloat16 x) { return ToFloat(x); }
+
+// From rows that are contiguous over k: element (i, k) at from + i stride + k. Goes by squares of
+// 4 x 4. In a panel whose width is no multiple of 4 a square's stores reach into the next k, which
+// is why squares are taken from the last to the first.
+template <typename T>
+HWY_INLINE void PackPanelByTransposition(float* to, const T* from, size_t stride, size_t rows,
+                                         size_t depth, size_t width) {
+  size_t k = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<double, 2> pairs;
+  const Whole memory;
+  for (; k + 4 <= depth; k += 4) {
+    for (size_t i = RoundUp(width, 4); i != 0;) {
+      i -= 4;
+      const T* const at = from + i * stride + k;
+      auto row0 = hn::Zero(d), row1 = row0, row2 = row0, row3 = row0;
+      if (i + 0 < rows) row0 = memory.Load(d, at);
+      if (i + 1 < rows) row1 = memory.Load(d, at + stride);
+      if (i + 2 < rows) row2 = memory.Load(d, at + 2 * stride);
+      if (i + 3 < rows) row3 = memory.Load(d, at + 3 * stride);
+      const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
+      const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
+      const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row0, row1));
+      const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, row2, row3));
+      float* const square = to + k * width + i;
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, square);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, square + width);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, square + 2 * width);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, square + 3 * width);
+    }
+  }
+#endif
+  for (; k < depth; ++k) {
+    for (size_t i = 0; i < width; ++i) {
+      to[k * width + i] = i < rows ? PackedElement(from[i * stride + k]) : 0;
+    }
+  }
+}
+
+// A matrix in memory as the packing sees it: element (i, k) at data + i stride + k, or at
+// data + k stride + i.
+template <typename T>
+struct Unpacked {
+  const T* data;
+  size_t stride;
+  bool contiguous_over_k;
+};
+
+template <typename T>
+void Pack(float* to, const Unpacked<T>& from, size_t count, size_t depth, size_t width) {
+  for (size_t begin = 0; begin < count; begin += width, to += width * depth) {
+    const size_t rows = std::min(width, count - begin);
+    if (from.contiguous_over_k) {
+      PackPanelByTransposition(to, from.data + begin * from.stride, from.stride, rows, depth,
+                               width);
+    } else {
+      PackPanelByCopy(to, from.data + begin, from.stride, rows, depth, width);
+    }
+  }
+}
+
+// to (rows, columns) = tile [+ factor * from], where the tile has rows of TileColumns().
+template <typename From, typename To>
+void StoreTile(const float* tile, size_t rows, size_t columns, const From* from, size_t from_stride,
+               float factor, To* to, size_t to_stride) {
+  const Lane d;
+  const auto f = hn::Set(d, factor);
+  for (size_t i = 0; i < rows; ++i, tile += TileColumns(), to += to_stride) {
+    ForLanes(d, columns, [&](size_t j, auto memory) HWY_ATTR {
+      auto sum = hn::LoadU(d, tile + j);
+      if (from != nullptr) sum = hn::MulAdd(f, memory.Load(d, from + i * from_stride + j), sum);
+      memory.Store(d, sum, to + j);
+    });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace zerobox::host
+HWY_AFTER_NAMESPACE();
+
+#endif  // ZEROBOX_OPS_HOST_MATMUL_INL_H_
