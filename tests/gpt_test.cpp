@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ops/collectives/plan_communicator.h"
@@ -31,7 +32,7 @@ constexpr int64_t kPositions = 7;  // fewer than the model's
 constexpr uint64_t kSeed = 11;
 constexpr float kScale = 0.125F;
 const ModelConfig kModel = {
-    .n_layer = 2, .n_head = 3, .n_embd = 33, .seq_len = 9, .vocab_size = 101};
+    .n_layer = 3, .n_head = 3, .n_embd = 33, .seq_len = 9, .vocab_size = 101};
 
 // Parameters by name, in double precision.
 struct Weights {
@@ -117,12 +118,29 @@ struct ModelRun {
   std::vector<Array> gradients;  // by parameter
 };
 
-ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout) {
+// How the activations are kept; not what is computed.
+struct Keeping {
+  std::string name;
+  ActivationCheckpointing checkpointing = ActivationCheckpointing::kNone;
+  bool offload = false;
+  int64_t logits_bytes = 1 << 20;  // enough for all
+};
+
+ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout, const Keeping& keeping) {
   EXPECT_TRUE(LoadMatmul().ok());
+  TrainSettings settings;
+  settings.model = kModel;
+  settings.dropout = dropout;
+  settings.seed = kSeed;
+  settings.micro_batch = kBatch;
+  settings.activation_checkpointing = keeping.checkpointing;
+  settings.offload_activations = keeping.offload;
+  settings.logits_bytes = keeping.logits_bytes;
   const Layout layout = *Layout::Make(GptParameters(kModel), 1, int64_t{1} << 20, DType::kFloat32);
   Abort abort;
-  const auto device =
-      *HostDevice::Make({.regions = {1 << 20, 0, 1 << 20, 1 << 20}, .threads = 2}, abort);
+  const auto device = *HostDevice::Make(
+      {.regions = {1 << 20, 1 << 20, 1 << 20, 1 << 20}, .host_regions = {1 << 20}, .threads = 2},
+      abort);
   PlanCommunicator alone(0, 1);
   Stage0 zero(*device, alone, layout, StateTypes{});
   OptimizerStates states(*device, layout, zero.Owned(), StateTypes{}, OptimizerSettings{});
@@ -143,21 +161,23 @@ ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout) {
       device->Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64, 1, "loss");
   device->Zero(StreamId::kCompute, loss_sum);
 
-  const Gpt model(*device, kModel, layout, dropout, kSeed);
+  Gpt model(*device, layout, settings);
   const StepProgram program = TrainingProgram(kModel.n_layer);
   zero.Begin(program, {});
-  MicroBatchInFlight micro_batch = model.Begin(batch, /*training=*/true);
+  MicroBatchInFlight micro_batch = model.BeginTraining(batch, loss_sum);
   for (const Visit& visit : program) {
     const Buffer w = zero.Acquire(visit);
     if (visit.pass == Pass::kForward) {
-      model.Forward(visit, w, micro_batch, loss_sum);
+      model.Forward(visit, w, micro_batch);
     } else {
       model.Backward(visit, w, micro_batch, zero, kScale);
     }
     zero.Release(visit);
   }
   EXPECT_TRUE(device->status().ok()) << device->status();
-  EXPECT_EQ(device->memory().ledger().live[static_cast<int>(Category::kActivations)], 0);
+  const auto live = device->memory().ledger().live;
+  EXPECT_EQ(live[static_cast<int>(Category::kActivations)], 0);
+  EXPECT_EQ(live[static_cast<int>(Category::kActivationCheckpoints)], 0);
 
   ModelRun run{.loss_sum = *loss_sum.As<double>(), .gradients = {}};
   for (ParameterId id = 0; id < std::ssize(weights.values); ++id) {
@@ -168,13 +188,13 @@ ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout) {
   return run;
 }
 
-class GptGradient : public testing::TestWithParam<float> {};
+class GptGradient : public testing::TestWithParam<std::tuple<float, Keeping>> {};
 
 TEST_P(GptGradient, AgreesWithCentralDifferencesOfADoublePrecisionForward) {
-  const float dropout = GetParam();
+  const auto& [dropout, keeping] = GetParam();
   Weights weights = RandomWeights();
   const Inputs inputs = MakeInputs();
-  const ModelRun run = RunModel(weights, inputs, dropout);
+  const ModelRun run = RunModel(weights, inputs, dropout, keeping);
   const double loss = LossSum(weights, inputs, dropout);
   EXPECT_TRUE(std::abs(run.loss_sum - loss) <= 1e-5 * loss) << run.loss_sum << ", " << loss;
 
@@ -202,13 +222,25 @@ TEST_P(GptGradient, AgreesWithCentralDifferencesOfADoublePrecisionForward) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dropout, GptGradient, testing::Values(0.F, 0.2F),
-                         [](const auto& info) { return info.param == 0 ? "off" : "on"; });
+// 21 rows of logits: in chunks of 5, 5, 5, 5, 1, or one by one.
+INSTANTIATE_TEST_SUITE_P(
+    Keeping, GptGradient,
+    testing::Combine(testing::Values(0.F, 0.2F),
+                     testing::Values(Keeping{"everything"},
+                                     Keeping{"selective", ActivationCheckpointing::kSelective},
+                                     Keeping{"full", ActivationCheckpointing::kFull},
+                                     Keeping{"offloaded", ActivationCheckpointing::kFull, true},
+                                     Keeping{.name = "five_rows_of_logits",
+                                             .logits_bytes = 6 * 101 * 4 - 1},
+                                     Keeping{.name = "one_row_of_logits", .logits_bytes = 1})),
+    [](const auto& info) {
+      return std::get<1>(info.param).name + (std::get<0>(info.param) == 0 ? "" : "_dropout");
+    });
 
 TEST(Gpt, DropoutChangesTheLoss) {
   const Weights weights = RandomWeights();
   const Inputs inputs = MakeInputs();
-  EXPECT_GT(std::abs(LossSum(weights, inputs, 0) - LossSum(weights, inputs, 0.2F)), 0.1);
+  EXPECT_GT(std::abs(LossSum(weights, inputs, 0) - LossSum(weights, inputs, 0.2F)), 0.01);
 }
 
 TEST(Gpt, HasTheNamesAndTheSizesOfGpt2) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The sources of trainer/, one a line, sorted.
 trainer_sources := \
+  trainer/activation_checkpoints.cpp \
   trainer/batch_feed.cpp \
   trainer/board.cpp \
   trainer/command_help.cpp \

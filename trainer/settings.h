@@ -23,7 +23,8 @@ struct ModelConfig {
   int64_t vocab_size = 256;
 };
 
-// What a block keeps from its forward to its backward visit (trainer/gpt.h lists the tensors).
+// What a block keeps from its forward to its backward visit (trainer/activation_checkpoints.h lists
+// the tensors).
 enum class ActivationCheckpointing : uint8_t { kNone, kSelective, kFull };
 // none, selective, full: as --activation_checkpointing has it.
 constexpr std::string_view Name(ActivationCheckpointing checkpointing) {
