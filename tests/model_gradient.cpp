@@ -40,17 +40,18 @@ Array Read(Buffer from) {
 
 }  // namespace
 
-ModelGradient ComputeModelGradient(const ModelSetup& setup, const std::vector<Array>& weights,
+ModelGradient ComputeModelGradient(TrainSettings settings, const std::vector<Array>& weights,
                                    const std::vector<HostBatch>& micro_batches, float loss_scale) {
   EXPECT_TRUE(LoadMatmul().ok());
   const Layout layout =
-      *Layout::Make(GptParameters(setup.model), 1, int64_t{1} << 20, setup.types.gradients);
+      *Layout::Make(GptParameters(settings.model), 1, int64_t{1} << 20, settings.grad_accum_dtype);
   Abort abort;
-  const auto device =
-      *HostDevice::Make({.regions = {4 << 20, 0, 2 << 20, 4 << 20}, .threads = 2}, abort);
+  const auto device = *HostDevice::Make(
+      {.regions = {4 << 20, 1 << 20, 2 << 20, 4 << 20}, .host_regions = {1 << 20}, .threads = 2},
+      abort);
   PlanCommunicator alone(0, 1);
-  Stage0 zero(*device, alone, layout, setup.types);
-  OptimizerStates states(*device, layout, zero.Owned(), setup.types, OptimizerSettings{});
+  Stage0 zero(*device, alone, layout, settings.types());
+  OptimizerStates states(*device, layout, zero.Owned(), settings.types(), OptimizerSettings{});
   zero.AllocateParameters();
   zero.AllocateGradients(states);
   const auto count = static_cast<ParameterId>(weights.size());
@@ -65,18 +66,19 @@ ModelGradient ComputeModelGradient(const ModelSetup& setup, const std::vector<Ar
       device->Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64, 1, "loss");
   device->Zero(StreamId::kCompute, loss_sum);
 
-  const Gpt model(*device, setup.model, layout, setup.dropout, setup.seed);
-  const StepProgram program = TrainingProgram(setup.model.n_layer);
+  settings.micro_batch = sequences;
+  Gpt model(*device, layout, settings);
+  const StepProgram program = TrainingProgram(settings.model.n_layer);
   const auto last = static_cast<int64_t>(micro_batches.size()) - 1;
   for (int64_t i = 0; i <= last; ++i) {
     *feed.Next() = micro_batches[i];
     const Batch batch = feed.Upload(sequences, positions);
     zero.Begin(program, {.index = i, .first = i == 0, .last = i == last});
-    MicroBatchInFlight micro_batch = model.Begin(batch, /*training=*/true);
+    MicroBatchInFlight micro_batch = model.BeginTraining(batch, loss_sum);
     for (const Visit& visit : program) {
       const Buffer w = zero.Acquire(visit);
       if (visit.pass == Pass::kForward) {
-        model.Forward(visit, w, micro_batch, loss_sum);
+        model.Forward(visit, w, micro_batch);
       } else {
         model.Backward(visit, w, micro_batch, zero, loss_scale);
       }
@@ -85,7 +87,9 @@ ModelGradient ComputeModelGradient(const ModelSetup& setup, const std::vector<Ar
     feed.Done();
   }
   EXPECT_TRUE(device->status().ok()) << device->status();
-  EXPECT_EQ(device->memory().ledger().live[static_cast<int>(Category::kActivations)], 0);
+  const auto live = device->memory().ledger().live;
+  EXPECT_EQ(live[static_cast<int>(Category::kActivations)], 0);
+  EXPECT_EQ(live[static_cast<int>(Category::kActivationCheckpoints)], 0);
 
   ModelGradient result{.loss_sum = *loss_sum.As<double>(), .gradients = {}};
   for (ParameterId id = 0; id < count; ++id) {

@@ -5,22 +5,13 @@
 #ifndef ZEROBOX_TESTS_MODEL_GRADIENT_H_
 #define ZEROBOX_TESTS_MODEL_GRADIENT_H_
 
-#include <cstdint>
 #include <vector>
 
 #include "tests/reference.h"
 #include "trainer/batch_feed.h"
 #include "trainer/settings.h"
-#include "zero/state_types.h"
 
 namespace zerobox {
-
-struct ModelSetup {
-  ModelConfig model;
-  StateTypes types;
-  float dropout = 0;
-  uint64_t seed = 0;
-};
 
 struct ModelGradient {
   double loss_sum = 0;
@@ -28,8 +19,9 @@ struct ModelGradient {
 };
 
 // `weights` by parameter, rounded to their type. The micro-batches are of one shape, which may have
-// fewer positions than the model. Failures are GoogleTest's.
-ModelGradient ComputeModelGradient(const ModelSetup& setup,
+// fewer positions than the model; of the settings, it and all about the model and its activations
+// count. Failures are GoogleTest's.
+ModelGradient ComputeModelGradient(TrainSettings settings,
                                    const std::vector<reference::Array>& weights,
                                    const std::vector<HostBatch>& micro_batches, float loss_scale);
 

@@ -137,6 +137,8 @@ int64_t CountTargets(std::span<const int32_t> targets) {
 // ---- gradients ----
 
 constexpr StateTypes kFp32{};
+constexpr StateTypes kBf16{DType::kBFloat16, DType::kBFloat16};
+constexpr StateTypes kBf16WithFp32Gradients{DType::kBFloat16, DType::kFloat32};
 
 struct GradientCase {
   std::string fixture;
@@ -180,9 +182,12 @@ TEST_P(PyTorchGradient, OfEveryParameterIsThatOfPyTorchInFp32) {
   for (int64_t row = 0; row < fixture.global_batch(); ++row) {
     targets += CountTargets(fixture.Targets(row));
   }
-  const ModelGradient ours =
-      ComputeModelGradient({.model = fixture.model(), .types = types}, weights,
-                           FirstBatch(fixture, micro_batches), 1 / static_cast<float>(targets));
+  TrainSettings settings;
+  settings.model = fixture.model();
+  settings.dtype = types.parameters;
+  settings.grad_accum_dtype = types.gradients;
+  const ModelGradient ours = ComputeModelGradient(
+      settings, weights, FirstBatch(fixture, micro_batches), 1 / static_cast<float>(targets));
 
   for (size_t id = 0; id < specs.size(); ++id) {
     const std::string& parameter = specs[id].name;
@@ -208,7 +213,11 @@ INSTANTIATE_TEST_SUITE_P(, PyTorchGradient,
                          testing::Values(GradientCase{"odd_shapes", kFp32, 1},
                                          GradientCase{"odd_shapes", kFp32, 3},
                                          GradientCase{"odd_shapes", kFp32, 6},
-                                         GradientCase{"width_64", kFp32, 1}),
+                                         GradientCase{"width_64", kFp32, 1},
+                                         GradientCase{"odd_shapes", kBf16, 1},
+                                         GradientCase{"odd_shapes", kBf16WithFp32Gradients, 3},
+                                         GradientCase{"width_64", kBf16, 1},
+                                         GradientCase{"width_64", kBf16WithFp32Gradients, 1}),
                          testing::PrintToStringParamName());
 
 // ---- training ----

@@ -14,7 +14,7 @@ Replica::Replica(Device& device, Communicator& communicator, const Layout& layou
       training_(TrainingProgram(settings.model.n_layer)),
       forward_(ForwardProgram(settings.model.n_layer)),
       reading_(ReadingProgram(settings.model.n_layer)),
-      model_(device, settings.model, layout, settings.dropout, settings.seed),
+      model_(device, layout, settings),
       zero_(MakeStage(settings.zero_stage, device, communicator, layout, settings.types())),
       states_(MakeOptimizerStates(settings.offload_optimizer, device, layout, zero_->Owned(),
                                   settings.types(), settings.optimizer)),
@@ -45,11 +45,11 @@ void Replica::InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
     const Range part = Intersection(range, held.range);
     if (part.size() == 0) continue;
     if (given) {
-      parameter_.resize(range.size());
-      given(parameter, parameter_.data());
+      std::vector<float> values(range.size());
+      given(parameter, values);
       // One at a time is slow, and reaches every dtype and both sides.
       for (int64_t element = part.begin; element < part.end; ++element) {
-        ops.Fill(held.Slice({element, element + 1}), parameter_[element - range.begin]);
+        ops.Fill(held.Slice({element, element + 1}), values[element - range.begin]);
       }
       continue;
     }
@@ -82,11 +82,11 @@ void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
 
 void Replica::RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale) {
   zero_->Begin(training_, where);
-  MicroBatchInFlight micro_batch = model_.Begin(batch, /*training=*/true);
+  MicroBatchInFlight micro_batch = model_.BeginTraining(batch, loss_sum_);
   for (const Visit& visit : training_) {
     const Buffer w = zero_->Acquire(visit);
     if (visit.pass == Pass::kForward) {
-      model_.Forward(visit, w, micro_batch, loss_sum_);
+      model_.Forward(visit, w, micro_batch);
     } else {
       model_.Backward(visit, w, micro_batch, *zero_, loss_scale);
     }
@@ -104,10 +104,10 @@ absl::StatusOr<double> Replica::EvaluateBatch(const FillBatch& fill) {
   if (HostBatch* batch = fill ? feed_.Next() : nullptr) fill(*batch);
   const Batch batch = feed_.Upload(settings_.micro_batch, settings_.model.seq_len);
   zero_->Begin(forward_, {});
-  MicroBatchInFlight micro_batch = model_.Begin(batch, /*training=*/false);
+  MicroBatchInFlight micro_batch = model_.BeginEvaluation(batch, loss_sum_);
   for (const Visit& visit : forward_) {
     const Buffer w = zero_->Acquire(visit);
-    model_.Forward(visit, w, micro_batch, loss_sum_);
+    model_.Forward(visit, w, micro_batch);
     zero_->Release(visit);
   }
   model_.End(micro_batch);
@@ -145,13 +145,14 @@ absl::Status Replica::ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink)
     for (int i = 0; i < bucket.parameters; ++i) {
       const ParameterId parameter = bucket.first_parameter + i;
       const Range range = layout_.Parameter(parameter);
-      parameter_.resize(range.size());
+      const Buffer values = Held{whole, w}.Slice(range);
+      parameter_.resize(values.bytes());
       device_.Record(*results_ready_, StreamId::kCompute);  // the unit is gathered
       device_.Wait(StreamId::kToHost, *results_ready_);
-      device_.CopyToHost(StreamId::kToHost, parameter_.data(), Held{whole, w}.Slice(range));
+      device_.CopyToHost(StreamId::kToHost, parameter_.data(), values);
       device_.Record(*results_read_, StreamId::kToHost);
       absl::Status status = device_.HostWait(*results_read_);
-      if (status.ok()) status = sink(parameter, parameter_.data());
+      if (status.ok()) status = sink(parameter, parameter_);
       if (!status.ok()) return status;
     }
   }

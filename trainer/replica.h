@@ -5,9 +5,11 @@
 #ifndef ZEROBOX_TRAINER_REPLICA_H_
 #define ZEROBOX_TRAINER_REPLICA_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,10 +32,11 @@ struct StepOutcome {
 // Fills a micro-batch; empty when planning.
 using FillMicroBatch = std::function<void(int64_t micro_batch, HostBatch& batch)>;
 using FillBatch = std::function<void(HostBatch& batch)>;
-// Receives a whole parameter in host memory.
-using ParameterSink = std::function<absl::Status(ParameterId parameter, const float* values)>;
+// Receives a whole parameter in host memory, in the type it is trained in.
+using ParameterSink =
+    std::function<absl::Status(ParameterId parameter, std::span<const std::byte> bytes)>;
 // Fills a whole parameter in host memory.
-using ParameterSource = std::function<void(ParameterId parameter, float* values)>;
+using ParameterSource = std::function<void(ParameterId parameter, std::span<float> values)>;
 
 // Used by the worker thread of its device. Device, communicator and layout outlive it.
 class Replica {
@@ -72,7 +75,7 @@ class Replica {
   // Host memory that results are copied to. It lives as long as the device may copy: a wait for
   // the copy can end before, when the run fails.
   StepOutcome outcome_;
-  std::vector<float> parameter_;
+  std::vector<std::byte> parameter_;
   std::unique_ptr<Event> results_ready_;  // compute -> to_host: loss and step state are final
   std::unique_ptr<Event>
       results_read_;  // to_host -> host: and copied; -> compute: may be overwritten

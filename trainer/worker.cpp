@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "checkpoints/safetensors.h"
@@ -52,9 +54,8 @@ absl::Status Worker::SetUp() {
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
   ParameterSource given;
   if (const auto& hook = run_.hooks.initial_parameter) {
-    given = [&](ParameterId parameter, float* values) {
-      const ParameterSpec& spec = run_.layout.spec(parameter);
-      hook(spec.name, values, spec.elements());
+    given = [&](ParameterId parameter, std::span<float> values) {
+      hook(run_.layout.spec(parameter).name, values.data(), std::ssize(values));
     };
   }
   replica_->InitializeWeights(given);
@@ -158,16 +159,18 @@ absl::Status Worker::Save() {
   if (rank_ != 0) return replica_->ReadParameters(nullptr);
   std::unique_ptr<SafetensorsWriter> writer;
   if (!settings_.out.empty()) {
-    auto created = CreateModelFile(settings_.out, settings_.model);
+    auto created = CreateModelFile(settings_.out, settings_.model, settings_.dtype);
     if (!created.ok()) return created.status();
     writer = *std::move(created);
   }
-  absl::Status status = replica_->ReadParameters([&](ParameterId parameter, const float* values) {
-    const ParameterSpec& spec = run_.layout.spec(parameter);
-    if (run_.hooks.parameter) run_.hooks.parameter(spec.name, values, spec.elements());
-    if (writer == nullptr) return absl::OkStatus();
-    return writer->Write(std::as_bytes(std::span(values, spec.elements())));
-  });
+  const auto save = [&](ParameterId parameter, std::span<const std::byte> bytes) {
+    if (run_.hooks.parameter) {
+      const std::vector<float> values = Widened(bytes, settings_.dtype);
+      run_.hooks.parameter(run_.layout.spec(parameter).name, values.data(), std::ssize(values));
+    }
+    return writer == nullptr ? absl::OkStatus() : writer->Write(bytes);
+  };
+  absl::Status status = replica_->ReadParameters(save);
   if (!status.ok() || writer == nullptr) return status;
   return writer->Finish();
 }
