@@ -3,6 +3,7 @@
 tests_sources := \
   tests/abort_test.cpp \
   tests/bytes_test.cpp \
+  tests/checkpointing_test.cpp \
   tests/collectives_test.cpp \
   tests/command_train_test.cpp \
   tests/count_model_test.cpp \
