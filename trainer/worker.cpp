@@ -52,7 +52,14 @@ absl::Status Worker::SetUp() {
   communicator_ = run_.group.Join(rank_, *device_);
   replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
-  replica_->InitializeWeights();
+  ParameterSource given;
+  if (const auto& hook = run_.hooks.initial_parameter) {
+    given = [&](ParameterId parameter, float* values) {
+      const ParameterSpec& spec = run_.layout.spec(parameter);
+      hook(spec.name, values, spec.elements());
+    };
+  }
+  replica_->InitializeWeights(given);
   return device_->status();
 }
 
