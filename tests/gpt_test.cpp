@@ -119,11 +119,6 @@ struct Keeping {
 
 ModelGradient RunModel(const Weights& weights, const Inputs& in, float dropout,
                        const Keeping& keeping) {
-  HostBatch batch;
-  batch.positions = kPositions;
-  batch.inputs = in.tokens;
-  batch.targets = in.targets;
-  batch.samples = in.samples;
   TrainSettings settings;
   settings.model = kModel;
   settings.dropout = dropout;
@@ -131,6 +126,11 @@ ModelGradient RunModel(const Weights& weights, const Inputs& in, float dropout,
   settings.activation_checkpointing = keeping.checkpointing;
   settings.offload_activations = keeping.offload;
   settings.logits_bytes = keeping.logits_bytes;
+  HostBatch batch;
+  batch.positions = kPositions;
+  batch.inputs = in.tokens;
+  batch.targets = in.targets;
+  batch.samples = in.samples;
   return ComputeModelGradient(settings, weights.values, {batch}, kScale);
 }
 

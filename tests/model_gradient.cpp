@@ -40,10 +40,8 @@ Array Read(Buffer from) {
 
 }  // namespace
 
-ModelGradient ComputeModelGradient(const TrainSettings& given, const std::vector<Array>& weights,
+ModelGradient ComputeModelGradient(TrainSettings settings, const std::vector<Array>& weights,
                                    const std::vector<HostBatch>& micro_batches, float loss_scale) {
-  TrainSettings settings = given;
-  settings.micro_batch = static_cast<int64_t>(micro_batches.front().samples.size());
   EXPECT_TRUE(LoadMatmul().ok());
   const Layout layout =
       *Layout::Make(GptParameters(settings.model), 1, int64_t{1} << 20, settings.grad_accum_dtype);
@@ -61,13 +59,14 @@ ModelGradient ComputeModelGradient(const TrainSettings& given, const std::vector
     const Held held = zero.Parameters(layout.bucket(layout.BucketOf(id)));
     Write(weights[id], held.Slice(layout.Parameter(id)));
   }
-  const int64_t sequences = settings.micro_batch;
+  const auto sequences = static_cast<int64_t>(micro_batches.front().samples.size());
   const int64_t positions = micro_batches.front().positions;
   BatchFeed feed(*device, sequences, positions);
   const Buffer loss_sum =
       device->Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64, 1, "loss");
   device->Zero(StreamId::kCompute, loss_sum);
 
+  settings.micro_batch = sequences;
   Gpt model(*device, layout, settings);
   const StepProgram program = TrainingProgram(settings.model.n_layer);
   const auto last = static_cast<int64_t>(micro_batches.size()) - 1;

@@ -5,7 +5,6 @@
 #ifndef ZEROBOX_TESTS_MODEL_GRADIENT_H_
 #define ZEROBOX_TESTS_MODEL_GRADIENT_H_
 
-#include <cstdint>
 #include <vector>
 
 #include "tests/reference.h"
@@ -19,10 +18,10 @@ struct ModelGradient {
   std::vector<reference::Array> gradients;  // by parameter, of `loss_scale` times loss_sum
 };
 
-// Of the settings, what concerns the model and its types. `weights` by parameter, rounded to their
-// type. The micro-batches are of one shape, which may have fewer positions than the model. Failures
-// are GoogleTest's.
-ModelGradient ComputeModelGradient(const TrainSettings& settings,
+// `weights` by parameter, rounded to their type. The micro-batches are of one shape, which may have
+// fewer positions than the model; of the settings, it and all about the model and its activations
+// count. Failures are GoogleTest's.
+ModelGradient ComputeModelGradient(TrainSettings settings,
                                    const std::vector<reference::Array>& weights,
                                    const std::vector<HostBatch>& micro_batches, float loss_scale);
 

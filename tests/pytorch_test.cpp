@@ -137,6 +137,8 @@ int64_t CountTargets(std::span<const int32_t> targets) {
 // ---- gradients ----
 
 constexpr StateTypes kFp32{};
+constexpr StateTypes kBf16{DType::kBFloat16, DType::kBFloat16};
+constexpr StateTypes kBf16WithFp32Gradients{DType::kBFloat16, DType::kFloat32};
 
 struct GradientCase {
   std::string fixture;
@@ -211,7 +213,11 @@ INSTANTIATE_TEST_SUITE_P(, PyTorchGradient,
                          testing::Values(GradientCase{"odd_shapes", kFp32, 1},
                                          GradientCase{"odd_shapes", kFp32, 3},
                                          GradientCase{"odd_shapes", kFp32, 6},
-                                         GradientCase{"width_64", kFp32, 1}),
+                                         GradientCase{"width_64", kFp32, 1},
+                                         GradientCase{"odd_shapes", kBf16, 1},
+                                         GradientCase{"odd_shapes", kBf16WithFp32Gradients, 3},
+                                         GradientCase{"width_64", kBf16, 1},
+                                         GradientCase{"width_64", kBf16WithFp32Gradients, 1}),
                          testing::PrintToStringParamName());
 
 // ---- training ----

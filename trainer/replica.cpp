@@ -46,7 +46,7 @@ void Replica::InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
     if (part.size() == 0) continue;
     if (given) {
       std::vector<float> values(range.size());
-      given(parameter, values.data());
+      given(parameter, values);
       // One at a time is slow, and reaches every dtype and both sides.
       for (int64_t element = part.begin; element < part.end; ++element) {
         ops.Fill(held.Slice({element, element + 1}), values[element - range.begin]);

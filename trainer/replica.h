@@ -36,7 +36,7 @@ using FillBatch = std::function<void(HostBatch& batch)>;
 using ParameterSink =
     std::function<absl::Status(ParameterId parameter, std::span<const std::byte> bytes)>;
 // Fills a whole parameter in host memory.
-using ParameterSource = std::function<void(ParameterId parameter, float* values)>;
+using ParameterSource = std::function<void(ParameterId parameter, std::span<float> values)>;
 
 // Used by the worker thread of its device. Device, communicator and layout outlive it.
 class Replica {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "ops/device/buffer.h"
 #include "ops/optimizer.h"
@@ -25,6 +26,23 @@ struct ModelConfig {
 // What a block keeps from its forward to its backward visit (trainer/activation_checkpoints.h lists
 // the tensors).
 enum class ActivationCheckpointing : uint8_t { kNone, kSelective, kFull };
+// none, selective, full: as --activation_checkpointing has it.
+constexpr std::string_view Name(ActivationCheckpointing checkpointing) {
+  switch (checkpointing) {
+    case ActivationCheckpointing::kNone:
+      return "none";
+    case ActivationCheckpointing::kSelective:
+      return "selective";
+    case ActivationCheckpointing::kFull:
+      return "full";
+  }
+  return "";
+}
+// none, optimizer, activations, or both with a comma between: as --offload has it.
+constexpr std::string_view OffloadName(bool optimizer, bool activations) {
+  if (optimizer) return activations ? "optimizer,activations" : "optimizer";
+  return activations ? "activations" : "none";
+}
 
 struct TrainSettings {
   std::string data;

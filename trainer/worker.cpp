@@ -54,9 +54,8 @@ absl::Status Worker::SetUp() {
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
   ParameterSource given;
   if (const auto& hook = run_.hooks.initial_parameter) {
-    given = [&](ParameterId parameter, float* values) {
-      const ParameterSpec& spec = run_.layout.spec(parameter);
-      hook(spec.name, values, spec.elements());
+    given = [&](ParameterId parameter, std::span<float> values) {
+      hook(run_.layout.spec(parameter).name, values.data(), std::ssize(values));
     };
   }
   replica_->InitializeWeights(given);
