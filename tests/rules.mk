@@ -6,6 +6,7 @@ tests_sources := \
   tests/bf16_ops_test.cpp \
   tests/bfloat16_test.cpp \
   tests/bytes_test.cpp \
+  tests/checkpointing_test.cpp \
   tests/collectives_test.cpp \
   tests/command_train_test.cpp \
   tests/count_model_test.cpp \
