@@ -120,8 +120,9 @@ class Ops {
   // to += from, which are both fp32 or both bf16.
   virtual void Add(Buffer to, Buffer from) = 0;
 
-  // Fills with value; fills with normal(0, stddev) numbers that depend on (seed, stream, first +
-  // index) only, see NormalAt in ops/philox.h. In bf16 they are the fp32 numbers, rounded.
+  // Fills with value (fp64 buffers too); fills with normal(0, stddev) numbers that depend on (seed,
+  // stream, first + index) only, see NormalAt in ops/philox.h. In bf16 they are the fp32 numbers,
+  // rounded.
   virtual void Fill(Buffer out, float value) = 0;
   virtual void FillNormal(Buffer out, uint64_t seed, uint64_t stream, int64_t first,
                           float stddev) = 0;
@@ -132,7 +133,8 @@ class Ops {
   // AdamW over equal-sized buffers, in one pass: updates m, v (fp32) and the weights, and sets the
   // gradients (of G) to zero. Where the parameters are bf16, `master` are the fp32 weights that are
   // updated, and the parameters become these, rounded. Where the parameters are fp32 they are
-  // updated themselves, and master is empty. A skipped step only sets the gradients to zero.
+  // updated themselves, and master is empty. A skipped step leaves m, v and the weights as they
+  // are; parameters in bf16 are written again, so that they may be memory that never held them.
   virtual void AdamW(Buffer parameters, Buffer master, Buffer gradients, Buffer m, Buffer v,
                      bool decay, Buffer state, const OptimizerSettings& settings) = 0;
 };

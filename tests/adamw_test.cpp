@@ -130,11 +130,13 @@ TEST_P(AdamWTest, FollowsTheFormulaAndSetsGradientsToZero) {
   });
 }
 
-TEST_P(AdamWTest, SkippedStepOnlySetsGradientsToZero) {
+TEST_P(AdamWTest, SkippedStepChangesNoWeightAndSetsGradientsToZero) {
   ForEachTypes([]<typename P, typename G>() {
     for (const int threads : {1, 3}) {
       auto arrays = Arrays<P, G>::Random(9001), expected = arrays;
       arrays.gradients[5000] = FromFloat<G>(std::numeric_limits<float>::quiet_NaN());
+      // Parameters beside master weights may be memory that never held them.
+      if constexpr (std::is_same_v<P, BFloat16>) arrays.parameters = Values<P>(9001);
       expected.gradients = Values<G>(Array(9001, 0));
       StepState state = SomeState();
       state.skip = 1;

@@ -18,7 +18,6 @@
 #include "ops/bfloat16.h"
 #include "ops/device/abort.h"
 #include "ops/device/host_device.h"
-#include "ops/device/thread_team.h"
 #include "ops/host/kernels.h"
 #include "ops/host/matmul.h"
 #include "ops/ops.h"
@@ -308,24 +307,22 @@ TEST_P(HostOpsTest, AnOptimizerStepInBFloat16UpdatesTheMaster) {
   ExpectBits(filled, expected, "normal numbers");
 }
 
-TEST_P(HostOpsTest, AnotherStreamHasOpsOfItsOwnOverItsOwnThreads) {
-  ThreadTeam team(2);
-  const std::unique_ptr<Ops> others = MakeHostOps(*device_, StreamId::kFromHost, team);
+TEST_P(HostOpsTest, OfTheHostSideRunOnToHost) {
+  Ops& others = device_->host_ops();
   const Buffer x = New<float>(20000), y = New<float>(20000);
   const std::unique_ptr<Event> filled = device_->MakeEvent("filled");
   const std::unique_ptr<Event> added = device_->MakeEvent("added");
   ops().Fill(x, 1);
   device_->Record(*filled, StreamId::kCompute);
-  device_->Wait(StreamId::kFromHost, *filled);
-  others->Fill(y, 2);
-  others->Add(y, x);
-  device_->Record(*added, StreamId::kFromHost);
+  device_->Wait(StreamId::kToHost, *filled);
+  others.Fill(y, 2);
+  others.Add(y, x);
+  device_->Record(*added, StreamId::kToHost);
   device_->Wait(StreamId::kCompute, *added);
   ops().Add(x, y);
   EXPECT_EQ(x.As<float>()[0], 4);
   EXPECT_EQ(x.As<float>()[19999], 4);
   EXPECT_EQ(y.As<float>()[19999], 3);
-  device_->StopStreams();  // before its team ends
 }
 
 TEST_P(HostOpsTest, AFailedDeviceSkipsItsKernels) {

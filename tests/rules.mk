@@ -22,12 +22,14 @@ tests_sources := \
   tests/layout_test.cpp \
   tests/matmul_ops_test.cpp \
   tests/memory_test.cpp \
+  tests/offload_test.cpp \
   tests/ops_optimizer_test.cpp \
   tests/ops_philox_test.cpp \
   tests/ops_test.cpp \
   tests/overlap_test.cpp \
   tests/plan_test.cpp \
   tests/program_test.cpp \
+  tests/pytorch_test.cpp \
   tests/reference_ops_test.cpp \
   tests/resolve_test.cpp \
   tests/run_folder_test.cpp \
@@ -40,6 +42,7 @@ tests_sources := \
 # Linked into every test program.
 tests_support_sources := \
   tests/expected_bytes.cpp \
+  tests/model_gradient.cpp \
   tests/process.cpp \
   tests/reference.cpp \
   tests/small_run.cpp \

@@ -33,11 +33,13 @@ absl::StatusOr<RankPlan> PlanRank(const TrainSettings& settings, const Layout& l
     if (auto loss = replica.EvaluateBatch(nullptr); !loss.ok()) return loss.status();
   }
   plan.memory = device.memory().ledger();
+  plan.host_memory = device.host_memory().ledger();
   if (settings.eval_interval > 0) {
     if (auto loss = replica.EvaluateBatch(nullptr); !loss.ok()) return loss.status();
   }
   if (absl::Status status = replica.ReadParameters(nullptr); !status.ok()) return status;
   plan.regions = device.memory().high_water();
+  plan.host_regions = device.host_memory().high_water();
   return plan;
 }
 
@@ -108,7 +110,7 @@ int64_t ReservedBytes(const RegionBytes& regions) {
 
 absl::StatusOr<RunPlan> PlanRun(const TrainSettings& settings) {
   absl::StatusOr<Layout> layout = Layout::Make(GptParameters(settings.model), settings.devices,
-                                               settings.bucket_bytes, settings.dtype);
+                                               settings.bucket_bytes, settings.grad_accum_dtype);
   if (!layout.ok()) return layout.status();
   RunPlan plan;
   plan.parameters = layout->parameters();

@@ -32,6 +32,8 @@ using FillMicroBatch = std::function<void(int64_t micro_batch, HostBatch& batch)
 using FillBatch = std::function<void(HostBatch& batch)>;
 // Receives a whole parameter in host memory.
 using ParameterSink = std::function<absl::Status(ParameterId parameter, const float* values)>;
+// Fills a whole parameter in host memory.
+using ParameterSource = std::function<void(ParameterId parameter, float* values)>;
 
 // Used by the worker thread of its device. Device, communicator and layout outlive it.
 class Replica {
@@ -39,7 +41,8 @@ class Replica {
   Replica(Device& device, Communicator& communicator, const Layout& layout,
           const TrainSettings& settings);
 
-  void InitializeWeights();
+  // Each parameter as InitialValueOf says or, for tests, as `given` fills it.
+  void InitializeWeights(const ParameterSource& given = nullptr);
   // Enqueues one step: every micro-batch forward and backward, then the update. The gradient is
   // that of the sum of the losses times `loss_scale`.
   void TrainStep(const FillMicroBatch& fill, float loss_scale);
@@ -51,6 +54,8 @@ class Replica {
   absl::Status ReadParameters(const ParameterSink& sink);
 
  private:
+  void InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
+                       const ParameterSource& given);
   void StartLossSum();
   void RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale);
   absl::Status ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink);
@@ -61,7 +66,7 @@ class Replica {
   const StepProgram training_, forward_, reading_;
   Gpt model_;
   std::unique_ptr<Stage0> zero_;
-  OptimizerStates states_;
+  std::unique_ptr<OptimizerStates> states_;
   BatchFeed feed_;
   Buffer loss_sum_;  // fp64 (1)
   // Host memory that results are copied to. It lives as long as the device may copy: a wait for

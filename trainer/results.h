@@ -30,6 +30,8 @@ struct TrafficDifference {
 struct RankPlan {
   Ledger memory;          // peak over a whole run; live: after the last step
   RegionBytes regions{};  // what the pool reserves; its sum must fit the device
+  Ledger host_memory;     // the same two of the device's host side
+  RegionBytes host_regions{};
   Traffic step_traffic;   // of one steady step
   CopiedBytes step_copies;
 };
@@ -73,6 +75,7 @@ struct EvalMetrics {
 
 struct RankResult {
   Ledger memory;  // live: after the last step
+  Ledger host_memory;
   int64_t capacity_bytes = 0;
   Traffic step_traffic;  // counted in one steady step
   CopiedBytes step_copies;

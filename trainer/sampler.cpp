@@ -35,7 +35,7 @@ class Generator {
         layout_(layout),
         program_(ForwardProgram(config.n_layer)),
         model_(device, config, layout, /*dropout=*/0, /*seed=*/0),
-        zero_(device, alone_, layout),
+        zero_(device, alone_, layout, StateTypes{}),
         feed_(device, 1, config.seq_len),
         copied_(device.MakeEvent("copied")) {
     zero_.AllocateParameters();

@@ -34,6 +34,7 @@ void Worker::Run() {
 absl::Status Worker::SetUp() {
   HostDeviceOptions options{.rank = rank_,
                             .regions = run_.plan.ranks[rank_].regions,
+                            .host_regions = run_.plan.ranks[rank_].host_regions,
                             .threads = settings_.threads_per_device(),
                             .poison = run_.hooks.poison,
                             .recorder = run_.hooks.recorder,
@@ -49,7 +50,14 @@ absl::Status Worker::SetUp() {
   communicator_ = run_.group.Join(rank_, *device_);
   replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
-  replica_->InitializeWeights();
+  ParameterSource given;
+  if (const auto& hook = run_.hooks.initial_parameter) {
+    given = [&](ParameterId parameter, float* values) {
+      const ParameterSpec& spec = run_.layout.spec(parameter);
+      hook(spec.name, values, spec.elements());
+    };
+  }
+  replica_->InitializeWeights(given);
   return device_->status();
 }
 
@@ -64,6 +72,7 @@ absl::Status Worker::TrainAndSave() {
     }
   }
   result_.memory = device_->memory().ledger();
+  result_.host_memory = device_->host_memory().ledger();
   const int64_t last = step - 1;
   if (last == 0) return absl::OkStatus();  // stopped before anything was trained
   if (settings_.eval_interval > 0 && evaluated < last) {
@@ -178,7 +187,10 @@ void Worker::Finish() {
   const std::string collective = device_->WaitingFor(StreamId::kCommunication);
   if (!collective.empty()) absl::StrAppend(&waiting, waiting.empty() ? "" : ", ", collective);
   where_ = waiting.empty() ? phase_ : absl::StrCat(phase_, ", waiting for ", waiting);
-  if (result_.memory.peak_bytes == 0) result_.memory = device_->memory().ledger();
+  if (result_.memory.peak_bytes == 0) {
+    result_.memory = device_->memory().ledger();
+    result_.host_memory = device_->host_memory().ledger();
+  }
   result_.capacity_bytes = settings_.device_memory_bytes;
   result_.poisoned_bytes = device_->memory().poisoned_bytes();
 }

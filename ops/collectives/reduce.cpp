@@ -3,7 +3,6 @@
 
 #include <cassert>
 #include <cstdint>
-#include <type_traits>
 
 #include "ops/bfloat16.h"
 
@@ -14,23 +13,17 @@ namespace {
 // streams through, so memory is read and written once.
 constexpr int64_t kChunk = 2048;
 
-template <typename Sum, typename T>
-Sum Widen(T value) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return ToFloat(value);
-  } else {
-    return value;
-  }
+template <typename T>
+T Widen(T value) {
+  return value;
 }
+float Widen(BFloat16 value) { return ToFloat(value); }
 
-template <typename T, typename Sum>
-T Narrow(Sum value) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return ToBFloat16(value);
-  } else {
-    return value;
-  }
+template <typename T>
+void Narrow(T value, T& to) {
+  to = value;
 }
+void Narrow(float value, BFloat16& to) { to = ToBFloat16(value); }
 
 template <typename T, typename Sum>
 [[gnu::always_inline]] inline void SumChunk(Buffer to, std::span<const Buffer> from, int64_t begin,
@@ -38,13 +31,13 @@ template <typename T, typename Sum>
   alignas(64) Sum sums[kChunk];
   Sum* __restrict sum = sums;
   const T* __restrict first = from[0].As<T>() + begin;
-  for (int64_t i = 0; i < count; ++i) sum[i] = Widen<Sum>(first[i]);
+  for (int64_t i = 0; i < count; ++i) sum[i] = Widen(first[i]);
   for (const Buffer& buffer : from.subspan(1)) {
     const T* __restrict next = buffer.As<T>() + begin;
-    for (int64_t i = 0; i < count; ++i) sum[i] += Widen<Sum>(next[i]);
+    for (int64_t i = 0; i < count; ++i) sum[i] += Widen(next[i]);
   }
   T* __restrict out = to.As<T>() + begin;
-  for (int64_t i = 0; i < count; ++i) out[i] = Narrow<T>(sum[i]);
+  for (int64_t i = 0; i < count; ++i) Narrow(sum[i], out[i]);
 }
 
 template <typename T, typename Sum>

@@ -78,6 +78,9 @@ void AdamW(Threads& threads, P* parameters, float* master, G* gradients, float* 
   const auto range = InstanceOf<P, G>(HWY_DYNAMIC_DISPATCH(AdamWRanges)());
   ForRanges(threads, n, 4096, [&](int64_t begin, int64_t end) {
     if (state.skip != 0) {
+      if constexpr (!std::is_same_v<P, float>) {
+        std::transform(master + begin, master + end, parameters + begin, ToBFloat16);
+      }
       std::fill(gradients + begin, gradients + end, G{});
     } else {
       range(parameters + begin, master + begin, gradients + begin, m + begin, v + begin,

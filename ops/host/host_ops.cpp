@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "ops/bfloat16.h"
 #include "ops/device/host_device.h"
-#include "ops/device/thread_team.h"
 #include "ops/host/kernels.h"
 #include "ops/host/threads.h"
 
@@ -22,15 +21,15 @@ namespace {
 // The threads of a stream.
 class StreamThreads final : public host::Threads {
  public:
-  StreamThreads(HostDevice& device, ThreadTeam& team) : device_(device), team_(team) {}
-  int count() const override { return team_.threads(); }
+  StreamThreads(HostDevice& device, StreamId stream) : device_(device), stream_(stream) {}
+  int count() const override { return device_.threads(stream_); }
   void For(int64_t tasks, const std::function<void(int64_t)>& task) override {
-    device_.ParallelFor(team_, tasks, task);
+    device_.ParallelFor(stream_, tasks, task);
   }
 
  private:
   HostDevice& device_;
-  ThreadTeam& team_;
+  const StreamId stream_;
 };
 
 // Called in the stream's turn, when samples can be followed.
@@ -80,8 +79,8 @@ void CallWith(DType t, DType g, const Kernel& kernel) {
 
 class HostOps final : public Ops {
  public:
-  HostOps(HostDevice& device, StreamId stream, ThreadTeam& team)
-      : device_(device), stream_(stream), threads_(device, team) {}
+  HostOps(HostDevice& device, StreamId stream)
+      : device_(device), stream_(stream), threads_(device, stream) {}
 
   void EmbeddingForward(Buffer out, Buffer tokens, Buffer wte, Buffer wpe, SequenceShape shape,
                         const Dropout& dropout) override {
@@ -241,6 +240,9 @@ class HostOps final : public Ops {
   }
 
   void Fill(Buffer out, float value) override {
+    if (out.dtype == DType::kFloat64) {
+      return Run("fill", [=] { std::fill_n(out.As<double>(), out.elements, value); });
+    }
     Run("fill", out.dtype,
         [=, this]<typename T>() { host::Fill(threads_, out.As<T>(), out.elements, value); });
   }
@@ -295,14 +297,14 @@ class HostOps final : public Ops {
   }
 
   HostDevice& device_;
-  StreamId stream_;
+  const StreamId stream_;
   StreamThreads threads_;
 };
 
 }  // namespace
 
-std::unique_ptr<Ops> MakeHostOps(HostDevice& device, StreamId stream, ThreadTeam& team) {
-  return std::make_unique<HostOps>(device, stream, team);
+std::unique_ptr<Ops> MakeHostOps(HostDevice& device, StreamId stream) {
+  return std::make_unique<HostOps>(device, stream);
 }
 
 }  // namespace zerobox

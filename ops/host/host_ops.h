@@ -4,19 +4,19 @@
 #ifndef ZEROBOX_OPS_HOST_HOST_OPS_H_
 #define ZEROBOX_OPS_HOST_HOST_OPS_H_
 
+#include <cstdint>
 #include <memory>
 
-#include "ops/device/device.h"
 #include "ops/ops.h"
 
 namespace zerobox {
 
 class HostDevice;
-class ThreadTeam;
+enum class StreamId : uint8_t;
 
-// Kernels that run in their turn on `stream` of `device`, over the threads of `team`, which serves
-// no other stream. Device and team outlive them.
-std::unique_ptr<Ops> MakeHostOps(HostDevice& device, StreamId stream, ThreadTeam& team);
+// Kernels that run on `stream` of `device` (kCompute, or kToHost for the host side), over its
+// threads. The device outlives them.
+std::unique_ptr<Ops> MakeHostOps(HostDevice& device, StreamId stream);
 
 }  // namespace zerobox
 
