@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ops: the mathematics of a small GPT, on one device. Every call is enqueued on the compute stream
-// of the device that the Ops belongs to, in order.
+// Ops: the mathematics of a small GPT, on one device. Every call is enqueued on the one stream that
+// the Ops was made for, in order: Device::ops() is that of the compute stream.
 //
 // Types: T is the dtype of parameters and activations, G that of the parameters' gradients. T is
 // fp32 or bf16, and all parameters, activations and gradients of activations of a call have it. G

@@ -9,18 +9,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "ops/collectives/plan_communicator.h"
-#include "ops/device/host_device.h"
-#include "ops/host/matmul.h"
 #include "ops/philox.h"
+#include "tests/model_gradient.h"
 #include "tests/reference.h"
 #include "trainer/batch_feed.h"
-#include "trainer/step_programs.h"
 
 namespace zerobox {
 namespace {
@@ -113,11 +109,6 @@ double LossSum(const Weights& w, const Inputs& in, float dropout) {
   return sum;
 }
 
-struct ModelRun {
-  double loss_sum = 0;
-  std::vector<Array> gradients;  // by parameter
-};
-
 // How the activations are kept; not what is computed.
 struct Keeping {
   std::string name;
@@ -126,66 +117,21 @@ struct Keeping {
   int64_t logits_bytes = 1 << 20;  // enough for all
 };
 
-ModelRun RunModel(const Weights& weights, const Inputs& in, float dropout, const Keeping& keeping) {
-  EXPECT_TRUE(LoadMatmul().ok());
+ModelGradient RunModel(const Weights& weights, const Inputs& in, float dropout,
+                       const Keeping& keeping) {
   TrainSettings settings;
   settings.model = kModel;
   settings.dropout = dropout;
   settings.seed = kSeed;
-  settings.micro_batch = kBatch;
   settings.activation_checkpointing = keeping.checkpointing;
   settings.offload_activations = keeping.offload;
   settings.logits_bytes = keeping.logits_bytes;
-  const Layout layout = *Layout::Make(GptParameters(kModel), 1, int64_t{1} << 20, DType::kFloat32);
-  Abort abort;
-  const auto device = *HostDevice::Make(
-      {.regions = {1 << 20, 1 << 20, 1 << 20, 1 << 20}, .host_regions = {1 << 20}, .threads = 2},
-      abort);
-  PlanCommunicator alone(0, 1);
-  Stage0 zero(*device, alone, layout, StateTypes{});
-  OptimizerStates states(*device, layout, zero.Owned(), StateTypes{}, OptimizerSettings{});
-  zero.AllocateParameters();
-  zero.AllocateGradients(states);
-  for (ParameterId id = 0; id < std::ssize(weights.values); ++id) {
-    const Held held = zero.Parameters(layout.bucket(layout.BucketOf(id)));
-    std::copy(weights.values[id].begin(), weights.values[id].end(),
-              held.Slice(layout.Parameter(id)).As<float>());
-  }
-  BatchFeed feed(*device, kBatch, kPositions);
-  HostBatch& host = *feed.Next();
-  host.inputs = in.tokens;
-  host.targets = in.targets;
-  host.samples = in.samples;
-  const Batch batch = feed.Upload(kBatch, kPositions);
-  const Buffer loss_sum =
-      device->Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64, 1, "loss");
-  device->Zero(StreamId::kCompute, loss_sum);
-
-  Gpt model(*device, layout, settings);
-  const StepProgram program = TrainingProgram(kModel.n_layer);
-  zero.Begin(program, {});
-  MicroBatchInFlight micro_batch = model.BeginTraining(batch, loss_sum);
-  for (const Visit& visit : program) {
-    const Buffer w = zero.Acquire(visit);
-    if (visit.pass == Pass::kForward) {
-      model.Forward(visit, w, micro_batch);
-    } else {
-      model.Backward(visit, w, micro_batch, zero, kScale);
-    }
-    zero.Release(visit);
-  }
-  EXPECT_TRUE(device->status().ok()) << device->status();
-  const auto live = device->memory().ledger().live;
-  EXPECT_EQ(live[static_cast<int>(Category::kActivations)], 0);
-  EXPECT_EQ(live[static_cast<int>(Category::kActivationCheckpoints)], 0);
-
-  ModelRun run{.loss_sum = *loss_sum.As<double>(), .gradients = {}};
-  for (ParameterId id = 0; id < std::ssize(weights.values); ++id) {
-    const Buffer gradient = zero.Gradient(id);
-    const float* values = gradient.As<float>();
-    run.gradients.emplace_back(values, values + gradient.elements);
-  }
-  return run;
+  HostBatch batch;
+  batch.positions = kPositions;
+  batch.inputs = in.tokens;
+  batch.targets = in.targets;
+  batch.samples = in.samples;
+  return ComputeModelGradient(settings, weights.values, {batch}, kScale);
 }
 
 class GptGradient : public testing::TestWithParam<std::tuple<float, Keeping>> {};
@@ -194,7 +140,7 @@ TEST_P(GptGradient, AgreesWithCentralDifferencesOfADoublePrecisionForward) {
   const auto& [dropout, keeping] = GetParam();
   Weights weights = RandomWeights();
   const Inputs inputs = MakeInputs();
-  const ModelRun run = RunModel(weights, inputs, dropout, keeping);
+  const ModelGradient run = RunModel(weights, inputs, dropout, keeping);
   const double loss = LossSum(weights, inputs, dropout);
   EXPECT_TRUE(std::abs(run.loss_sum - loss) <= 1e-5 * loss) << run.loss_sum << ", " << loss;
 

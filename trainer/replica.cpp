@@ -28,21 +28,31 @@ Replica::Replica(Device& device, Communicator& communicator, const Layout& layou
   zero_->AllocateGradients(*states_);
 }
 
-void Replica::InitializeWeights() {
+void Replica::InitializeWeights(const ParameterSource& given) {
   for (const Bucket& bucket : layout_.buckets()) {
-    InitializeParts(device_.ops(), bucket, zero_->Parameters(bucket));
-    InitializeParts(states_->ops(), bucket, states_->Master(bucket));
+    InitializeParts(device_.ops(), bucket, zero_->Parameters(bucket), given);
+    InitializeParts(states_->ops(), bucket, states_->Master(bucket), given);
   }
   zero_->ParametersSet();
 }
 
 // The numbers are the same wherever they are made, so parameters are master weights, rounded.
-void Replica::InitializeParts(Ops& ops, const Bucket& bucket, const Held& held) {
+void Replica::InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
+                              const ParameterSource& given) {
   for (int i = 0; i < bucket.parameters; ++i) {
     const ParameterId parameter = bucket.first_parameter + i;
     const Range range = layout_.Parameter(parameter);
     const Range part = Intersection(range, held.range);
     if (part.size() == 0) continue;
+    if (given) {
+      std::vector<float> values(range.size());
+      given(parameter, values);
+      // One at a time is slow, and reaches every dtype and both sides.
+      for (int64_t element = part.begin; element < part.end; ++element) {
+        ops.Fill(held.Slice({element, element + 1}), values[element - range.begin]);
+      }
+      continue;
+    }
     const InitialValue initial = InitialValueOf(settings_.model, parameter);
     if (initial.stddev == 0) {
       ops.Fill(held.Slice(part), initial.constant);

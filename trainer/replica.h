@@ -35,6 +35,8 @@ using FillBatch = std::function<void(HostBatch& batch)>;
 // Receives a whole parameter in host memory, in the type it is trained in.
 using ParameterSink =
     std::function<absl::Status(ParameterId parameter, std::span<const std::byte> bytes)>;
+// Fills a whole parameter in host memory.
+using ParameterSource = std::function<void(ParameterId parameter, std::span<float> values)>;
 
 // Used by the worker thread of its device. Device, communicator and layout outlive it.
 class Replica {
@@ -42,7 +44,8 @@ class Replica {
   Replica(Device& device, Communicator& communicator, const Layout& layout,
           const TrainSettings& settings);
 
-  void InitializeWeights();
+  // Each parameter as InitialValueOf says or, for tests, as `given` fills it.
+  void InitializeWeights(const ParameterSource& given = nullptr);
   // Enqueues one step: every micro-batch forward and backward, then the update. The gradient is
   // that of the sum of the losses times `loss_scale`.
   void TrainStep(const FillMicroBatch& fill, float loss_scale);
@@ -54,7 +57,8 @@ class Replica {
   absl::Status ReadParameters(const ParameterSink& sink);
 
  private:
-  void InitializeParts(Ops& ops, const Bucket& bucket, const Held& held);
+  void InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
+                       const ParameterSource& given);
   void StartLossSum();
   void RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale);
   absl::Status ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink);

@@ -52,7 +52,13 @@ absl::Status Worker::SetUp() {
   communicator_ = run_.group.Join(rank_, *device_);
   replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
-  replica_->InitializeWeights();
+  ParameterSource given;
+  if (const auto& hook = run_.hooks.initial_parameter) {
+    given = [&](ParameterId parameter, std::span<float> values) {
+      hook(run_.layout.spec(parameter).name, values.data(), std::ssize(values));
+    };
+  }
+  replica_->InitializeWeights(given);
   return device_->status();
 }
 

@@ -87,7 +87,6 @@ void OffloadedStates::Prepare(Buffer sums) {
   device_.Record(*step_prepared_, StreamId::kCompute);
   device_.Wait(StreamId::kToHost, *step_prepared_);
   device_.CopyToHost(StreamId::kToHost, host_state_.data, state_);
-  device_.Wait(StreamId::kFromHost, *step_prepared_);
 }
 
 void OffloadedStates::Update(const Bucket& bucket, const Held& parameters) {

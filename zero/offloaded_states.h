@@ -55,7 +55,7 @@ class OffloadedStates final : public OptimizerStates {
       landed_;                             // to_host -> compute: the gradient may be overwritten
   std::unique_ptr<Event> squares_summed_;  // to_host -> from_host
   std::unique_ptr<Event> squares_up_;      // from_host -> compute
-  // compute -> to_host: the step state is final; -> from_host: nothing reads the old parameters.
+  // compute -> to_host: the step state is final, and nothing reads the old parameters any more.
   std::unique_ptr<Event> step_prepared_;
   std::unique_ptr<Event> bucket_updated_;  // to_host -> from_host
   std::unique_ptr<Event> parameters_up_;   // from_host -> compute

@@ -123,95 +123,93 @@ class HostOps final : public Ops {
 
   void LinearForward(Buffer y, Buffer x, Buffer w, Buffer bias, int64_t rows, int64_t in,
                      int64_t out) override {
-    Run("linear_forward", [=, this] {
-      host::LinearForward(threads_, Data<float>(y, rows * out), Data<float>(x, rows * in),
-                          Data<float>(w, in * out), Data<float>(bias, out), rows, in, out);
+    Run("linear_forward", x.dtype, [=, this]<typename T>() {
+      host::LinearForward(threads_, Data<T>(y, rows * out), Data<T>(x, rows * in),
+                          Data<T>(w, in * out), Data<T>(bias, out), rows, in, out);
     });
   }
 
   void LinearBackward(Buffer dx, Buffer dw, Buffer dbias, Buffer dy, Buffer x, Buffer w,
                       int64_t rows, int64_t in, int64_t out) override {
-    Run("linear_backward", [=, this] {
-      host::LinearBackward(threads_, Data<float>(dx, rows * in), Data<float>(dw, in * out),
-                           Data<float>(dbias, out), Data<float>(dy, rows * out),
-                           Data<float>(x, rows * in), Data<float>(w, in * out), rows, in, out);
+    Run("linear_backward", x.dtype, dw.dtype, [=, this]<typename T, typename G>() {
+      host::LinearBackward(threads_, Data<T>(dx, rows * in), Data<G>(dw, in * out),
+                           Data<G>(dbias, out), Data<T>(dy, rows * out), Data<T>(x, rows * in),
+                           Data<T>(w, in * out), rows, in, out);
     });
   }
 
   void HeadForward(Buffer logits, Buffer x, Buffer wte, int64_t rows, int64_t channels,
                    int64_t vocabulary) override {
-    Run("head_forward", [=, this] {
-      host::HeadForward(threads_, Data<float>(logits, rows * vocabulary),
-                        Data<float>(x, rows * channels), Data<float>(wte, vocabulary * channels),
-                        rows, channels, vocabulary);
+    Run("head_forward", x.dtype, [=, this]<typename T>() {
+      host::HeadForward(threads_, Data<T>(logits, rows * vocabulary), Data<T>(x, rows * channels),
+                        Data<T>(wte, vocabulary * channels), rows, channels, vocabulary);
     });
   }
 
   void HeadBackward(Buffer dx, Buffer dwte, Buffer dlogits, Buffer x, Buffer wte, int64_t rows,
                     int64_t channels, int64_t vocabulary) override {
-    Run("head_backward", [=, this] {
-      host::HeadBackward(threads_, Data<float>(dx, rows * channels),
-                         Data<float>(dwte, vocabulary * channels),
-                         Data<float>(dlogits, rows * vocabulary), Data<float>(x, rows * channels),
-                         Data<float>(wte, vocabulary * channels), rows, channels, vocabulary);
+    Run("head_backward", x.dtype, dwte.dtype, [=, this]<typename T, typename G>() {
+      host::HeadBackward(threads_, Data<T>(dx, rows * channels),
+                         Data<G>(dwte, vocabulary * channels), Data<T>(dlogits, rows * vocabulary),
+                         Data<T>(x, rows * channels), Data<T>(wte, vocabulary * channels), rows,
+                         channels, vocabulary);
     });
   }
 
   void AttentionForward(Buffer out, Buffer logsumexp, Buffer qkv, SequenceShape shape,
                         int64_t heads, const Dropout& dropout) override {
-    Run("attention_forward", [=, this] {
-      host::AttentionForward(threads_, Data<float>(out, shape.elements()),
+    Run("attention_forward", qkv.dtype, [=, this]<typename T>() {
+      host::AttentionForward(threads_, Data<T>(out, shape.elements()),
                              Data<float>(logsumexp, shape.rows() * heads),
-                             Data<float>(qkv, 3 * shape.elements()), shape, heads, Mask(dropout));
+                             Data<T>(qkv, 3 * shape.elements()), shape, heads, Mask(dropout));
     });
   }
 
   void AttentionBackward(Buffer dqkv, Buffer dout, Buffer qkv, Buffer out, Buffer logsumexp,
                          SequenceShape shape, int64_t heads, const Dropout& dropout) override {
-    Run("attention_backward", [=, this] {
+    Run("attention_backward", qkv.dtype, [=, this]<typename T>() {
       host::AttentionBackward(
-          threads_, Data<float>(dqkv, 3 * shape.elements()), Data<float>(dout, shape.elements()),
-          Data<float>(qkv, 3 * shape.elements()), Data<float>(out, shape.elements()),
+          threads_, Data<T>(dqkv, 3 * shape.elements()), Data<T>(dout, shape.elements()),
+          Data<T>(qkv, 3 * shape.elements()), Data<T>(out, shape.elements()),
           Data<float>(logsumexp, shape.rows() * heads), shape, heads, Mask(dropout));
     });
   }
 
   void GeluForward(Buffer out, Buffer x) override {
     Run("gelu_forward", x.dtype, [=, this]<typename T>() {
-      host::GeluForward<T>(threads_, Data<T>(out, x.elements), x.As<T>(), x.elements);
+      host::GeluForward(threads_, Data<T>(out, x.elements), x.As<T>(), x.elements);
     });
   }
 
   void GeluBackward(Buffer dx, Buffer x, Buffer dout) override {
     Run("gelu_backward", x.dtype, [=, this]<typename T>() {
-      host::GeluBackward<T>(threads_, Data<T>(dx, x.elements), x.As<T>(), Data<T>(dout, x.elements),
-                            x.elements);
+      host::GeluBackward(threads_, Data<T>(dx, x.elements), x.As<T>(), Data<T>(dout, x.elements),
+                         x.elements);
     });
   }
 
   void ResidualForward(Buffer out, Buffer x, Buffer branch, SequenceShape shape,
                        const Dropout& dropout) override {
     Run("residual_forward", x.dtype, [=, this]<typename T>() {
-      host::ResidualForward<T>(threads_, Data<T>(out, shape.elements()),
-                               Data<T>(x, shape.elements()), Data<T>(branch, shape.elements()),
-                               shape, Mask(dropout));
+      host::ResidualForward(threads_, Data<T>(out, shape.elements()), Data<T>(x, shape.elements()),
+                            Data<T>(branch, shape.elements()), shape, Mask(dropout));
     });
   }
 
   void DropoutBackward(Buffer dbranch, Buffer dout, SequenceShape shape,
                        const Dropout& dropout) override {
     Run("dropout_backward", dout.dtype, [=, this]<typename T>() {
-      host::DropoutBackward<T>(threads_, Data<T>(dbranch, shape.elements()),
-                               Data<T>(dout, shape.elements()), shape, Mask(dropout));
+      host::DropoutBackward(threads_, Data<T>(dbranch, shape.elements()),
+                            Data<T>(dout, shape.elements()), shape, Mask(dropout));
     });
   }
 
   void CrossEntropyForward(Buffer losses, Buffer logits, Buffer targets, int64_t rows,
                            int64_t vocabulary) override {
     Run("cross_entropy_forward", logits.dtype, [=, this]<typename T>() {
-      host::CrossEntropyForward<T>(threads_, Data<float>(losses, rows),
-                                   Data<T>(logits, rows * vocabulary), Data<int32_t>(targets, rows),
-                                   rows, vocabulary);
+      host::CrossEntropyForward(threads_, Data<float>(losses, rows),
+                                Data<T>(logits, rows * vocabulary), Data<int32_t>(targets, rows),
+                                rows, vocabulary);
     });
   }
 
@@ -231,13 +229,13 @@ class HostOps final : public Ops {
 
   void AccumulateSquares(Buffer sum, Buffer x) override {
     Run("accumulate_squares", x.dtype, [=, this]<typename G>() {
-      host::AccumulateSquares<G>(threads_, Data<double>(sum, 1), x.As<G>(), x.elements);
+      host::AccumulateSquares(threads_, Data<double>(sum, 1), x.As<G>(), x.elements);
     });
   }
 
   void Add(Buffer to, Buffer from) override {
     Run("add", to.dtype, [=, this]<typename T>() {
-      host::Add<T>(threads_, Data<T>(to, from.elements), Data<T>(from, 0), from.elements);
+      host::Add(threads_, Data<T>(to, from.elements), Data<T>(from, 0), from.elements);
     });
   }
 

@@ -41,8 +41,7 @@ void LayerNormBackward(Threads& threads, T* dx, G* dweight, G* dbias, const T* d
                        const float* mean, const float* rstd, const T* weight, int64_t rows,
                        int64_t channels);
 
-// linear.cpp. T is float or BFloat16; the gradients of parameters are G: float, or what T is. The
-// results are the same bits for every number of threads.
+// linear.cpp. The results are the same bits for every number of threads.
 template <typename T>
 void LinearForward(Threads& threads, T* y, const T* x, const T* w, const T* bias, int64_t rows,
                    int64_t in, int64_t out);
@@ -56,7 +55,7 @@ template <typename T, typename G>
 void HeadBackward(Threads& threads, T* dx, G* dwte, const T* dlogits, const T* x, const T* wte,
                   int64_t rows, int64_t channels, int64_t vocabulary);
 
-// attention.cpp. T is float or BFloat16. The results are the same bits for every number of threads.
+// attention.cpp. The results are the same bits for every number of threads.
 template <typename T>
 void AttentionForward(Threads& threads, T* out, float* logsumexp, const T* qkv, SequenceShape shape,
                       int64_t heads, const DropoutMask& dropout);
