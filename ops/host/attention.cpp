@@ -129,7 +129,7 @@ HWY_INLINE void MultiplyRows(size_t rows, size_t columns, size_t depth, const fl
   const size_t lanes = hn::Lanes(Lane());
   for (size_t j = 0; j < columns; j += TileColumns(), b += b_panel) {
     const size_t vectors = std::min(kTileVectors, (columns - j + lanes - 1) / lanes);
-    TileOf(rows, vectors)(depth, a, a_step, b, b_step, out + j, out_step, add);
+    TileOf(rows, vectors)(depth, a, a_step, b, b_step, out + j, out_step, add, b + b_panel);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "ops/bfloat16.h"
 #include "ops/host/simd-inl.h"
@@ -43,20 +44,28 @@ HWY_INLINE size_t RoundUp(size_t n, size_t multiple) {
 
 // out (kRows, kVectors vectors) = [out +] the sum over k < depth of a(k) b(k), where a(k) are the
 // kRows floats at a + k a_step and b(k) the vectors at b + k b_step. Each element is summed by
-// itself, from 0, in the order of k, whatever the tile's size.
+// itself, from 0, in the order of k, whatever the tile's size. Asks for kAheadStep depth floats
+// from `ahead` on, which are wanted next: they may lie beyond the L2 cache, far enough to stall a
+// tile.
+constexpr size_t kAheadStep = 4;
 template <size_t kRows, size_t kVectors>
 void MultiplyTile(size_t depth, const float* HWY_RESTRICT a, size_t a_step,
                   const float* HWY_RESTRICT b, size_t b_step, float* HWY_RESTRICT out,
-                  size_t out_step, bool add) {
+                  size_t out_step, bool add, const float* ahead) {
   const Lane d;
   const size_t lanes = hn::Lanes(d);
+  for (size_t i = 0; i < kRows; ++i) {
+    hwy::Prefetch(out + i * out_step);
+    hwy::Prefetch(out + i * out_step + (kVectors - 1) * lanes);
+  }
   hn::Vec<Lane> sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (size_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
     for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
   }
-  for (; depth != 0; --depth, a += a_step, b += b_step) {
+  for (; depth != 0; --depth, a += a_step, b += b_step, ahead += kAheadStep) {
+    hwy::Prefetch(ahead);
     hn::Vec<Lane> row[kVectors];
 #pragma GCC unroll 2
     for (size_t j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
@@ -84,7 +93,8 @@ void MultiplyTile(size_t depth, const float* HWY_RESTRICT a, size_t a_step,
 }
 
 using TileFunction = void (*)(size_t depth, const float* a, size_t a_step, const float* b,
-                              size_t b_step, float* out, size_t out_step, bool add);
+                              size_t b_step, float* out, size_t out_step, bool add,
+                              const float* ahead);
 
 template <size_t... kIndex>
 constexpr std::array<TileFunction, sizeof...(kIndex)> MakeTileFunctions(
