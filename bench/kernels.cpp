@@ -14,8 +14,10 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
+#include "ops/bfloat16.h"
 #include "ops/host/kernels.h"
 #include "ops/host/matmul.h"
 
@@ -37,10 +39,12 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::vector<float> Values(int64_t n) {
-  std::vector<float> values(static_cast<size_t>(n));
+template <typename T = float>
+std::vector<T> Values(int64_t n) {
+  std::vector<T> values(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
-    values[static_cast<size_t>(i)] = static_cast<float>(i * 7919 % 2000 - 1000) * 1e-3f;
+    const float value = static_cast<float>(i * 7919 % 2000 - 1000) * 1e-3f;
+    values[static_cast<size_t>(i)] = FromFloat<T>(value);
   }
   return values;
 }
@@ -129,20 +133,21 @@ void MeasureElements(const char* name, int64_t elements, const std::function<voi
               Median(times) / 4 / static_cast<double>(elements) * 1e9);
 }
 
+template <typename T>
 void MeasureElementwise() {
   OneThread threads;
   const SequenceShape shape{4, 256, 384};
   const int64_t rows = shape.rows(), C = shape.channels, n = shape.elements();
-  const std::vector<float> x = Values(n), dout = Values(n), weight = Values(C), bias = Values(C);
-  std::vector<float> out(x), dx(x), mean = Values(rows), rstd = Values(rows);
-  std::vector<float> dweight = Values(C), dbias = Values(C);
+  const std::vector<T> x = Values<T>(n), dout(x), weight = Values<T>(C), bias(weight);
+  std::vector<T> out(x), dx(x), dweight = Values<T>(C), dbias(dweight);
+  std::vector<float> mean = Values(rows), rstd(mean);
   const std::vector<int64_t> samples = {1, 2, 3, 4};
   const host::DropoutMask none, dropout{.p = 0.1f, .seed = 1, .samples = samples.data()};
   std::vector<int32_t> tokens(static_cast<size_t>(rows));
   for (int64_t i = 0; i < rows; ++i) {
     tokens[static_cast<size_t>(i)] = static_cast<int32_t>(i * 31 % 256);
   }
-  std::vector<float> wte = Values(256 * C), wpe = Values(256 * C);
+  std::vector<T> wte = Values<T>(256 * C), wpe(wte);
 
   MeasureElements("gelu forward", n, [&] { GeluForward(threads, out.data(), x.data(), n); });
   MeasureElements("gelu backward", n,
@@ -183,9 +188,11 @@ void MeasureElementwise() {
                   [&] { FillNormal(threads, out.data(), n / 16, 1, 2, 0, 0.02f); });
 }
 
+template <typename T>
 void MeasureCrossEntropy(int64_t rows, int64_t vocabulary) {
   OneThread threads;
-  std::vector<float> logits = Values(rows * vocabulary), losses(static_cast<size_t>(rows));
+  std::vector<T> logits = Values<T>(rows * vocabulary);
+  std::vector<float> losses(static_cast<size_t>(rows));
   const std::vector<int32_t> targets(static_cast<size_t>(rows), 5);
   const std::string suffix = ", vocabulary " + std::to_string(vocabulary);
   MeasureElements(("cross-entropy forward" + suffix).c_str(), rows * vocabulary, [&] {
@@ -236,30 +243,48 @@ void MeasureAttention(SequenceShape shape, int64_t heads, float p) {
   }
 }
 
-void MeasureAdamW() {
+// The share of the bandwidth that scaling arrays in place reaches. Counted are the bytes that have
+// to move: weights, m, v and gradients are read and written, a bf16 parameter is only written.
+template <typename P, typename G>
+void MeasureAdamW(const char* types, int threads) {
   constexpr int64_t kParameters = 16 << 20;
-  OneThread threads;
-  std::vector<float> p = Values(kParameters), g = p, m = p, v(kParameters, 0.5f);
+  constexpr bool kOwnMaster = std::is_same_v<P, float>;
+  constexpr double kBytes = 3 * 8 + 2 * sizeof(G) + (kOwnMaster ? 0 : sizeof(P));
+  OneThread one;
+  std::vector<float> weights = Values(kParameters), m = weights, v(kParameters, 0.5f);
+  std::vector<BFloat16> parameters(kOwnMaster ? 0 : kParameters);
+  std::vector<G> g(kParameters, FromFloat<G>(1e-3f));
   OptimizerSettings settings;
   StepState state;
   state.learning_rate = 1e-4;
+  const int64_t share = kParameters / threads / 1024 * 1024;
   std::vector<double> rates, shares, memory;
   for (int round = 0; round < kRounds; ++round) {
-    const double scale = peak::Seconds(1, [&](int) {
-      for (std::vector<float>* x : {&p, &g, &m, &v}) {
-        peak::ScaleInPlace(x->data(), x->size(), 0.999f);
+    const double scale = peak::Seconds(threads, [&](int thread) {
+      for (std::vector<float>* x : {&weights, &m, &v}) {
+        peak::ScaleInPlace(x->data() + thread * share, static_cast<size_t>(share), 0.999f);
       }
     });
-    const double adamw = peak::Seconds(1, [&](int) {
-      AdamW(threads, p.data(), g.data(), m.data(), v.data(), kParameters, true, state, settings);
+    const double adamw = peak::Seconds(threads, [&](int thread) {
+      const int64_t at = thread * share;
+      float* const w = weights.data() + at;
+      if constexpr (kOwnMaster) {
+        AdamW<float, G>(one, w, nullptr, g.data() + at, m.data() + at, v.data() + at, share, true,
+                        state, settings);
+      } else {
+        AdamW(one, parameters.data() + at, w, g.data() + at, m.data() + at, v.data() + at, share,
+              true, state, settings);
+      }
     });
-    memory.push_back(4 * 8.0 * kParameters / scale);
-    rates.push_back(7 * 4.0 * kParameters / adamw);  // reads p, g, m, v; writes p, m, v
+    const double count = static_cast<double>(threads * share);
+    memory.push_back(3 * 8 * count / scale);
+    rates.push_back(kBytes * count / adamw);
     shares.push_back(rates.back() / memory.back());
   }
-  std::printf("  adamw %.2f ns a parameter, %.1f GB/s: %.0f%% of %.1f GB/s scaling in place\n",
-              28e9 / Median(rates), Median(rates) * 1e-9, 100 * Median(shares),
-              Median(memory) * 1e-9);
+  std::printf(
+      "  %2d thread%s %-9s %5.2f ns a parameter, %5.1f GB/s: %3.0f%% of %.1f GB/s in place\n",
+      threads, threads == 1 ? " " : "s", types, kBytes / Median(rates) * 1e9, Median(rates) * 1e-9,
+      100 * Median(shares), Median(memory) * 1e-9);
 }
 
 int Main() {
@@ -287,12 +312,20 @@ int Main() {
   MeasureAttention({16, 128, 128}, 4, 0.1f);
   MeasureAttention({4, 256, 384}, 6, 0);
   MeasureAttention({1, 1024, 768}, 12, 0);
-  std::printf("Element by element, one thread:\n");
-  MeasureElementwise();
-  MeasureCrossEntropy(2048, 256);
-  MeasureCrossEntropy(16, 50304);
-  std::printf("Optimizer, one thread:\n");
-  MeasureAdamW();
+  std::printf("Element by element in fp32, one thread:\n");
+  MeasureElementwise<float>();
+  MeasureCrossEntropy<float>(2048, 256);
+  MeasureCrossEntropy<float>(16, 50304);
+  std::printf("Element by element in bf16, one thread:\n");
+  MeasureElementwise<BFloat16>();
+  MeasureCrossEntropy<BFloat16>(2048, 256);
+  MeasureCrossEntropy<BFloat16>(16, 50304);
+  std::printf("AdamW, parameters and gradients, against scaling in place:\n");
+  for (const int threads : counts) {
+    MeasureAdamW<float, float>("fp32 fp32", threads);
+    MeasureAdamW<BFloat16, BFloat16>("bf16 bf16", threads);
+    MeasureAdamW<BFloat16, float>("bf16 fp32", threads);
+  }
   return 0;
 }
 

@@ -32,9 +32,10 @@ class Corpus {
   absl::Status Read(int64_t sequence, std::span<int32_t> inputs, std::span<int32_t> targets) const {
     const auto [file, index] = Find(sequence);
     const int64_t begin = index * sequence_length_;
-    absl::Status status = files_[file].Read(begin, inputs);
-    if (status.ok()) status = files_[file].Read(begin + 1, targets);
-    return status;
+    const absl::Status status = files_[file].Read(begin, inputs);
+    if (!status.ok()) return status;
+    std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
+    return files_[file].Read(begin + sequence_length_, targets.last(1));
   }
 
   // Whether the last target of `sequence` is the first input of the next.

@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 namespace zerobox {
 
@@ -22,6 +23,16 @@ constexpr BFloat16 ToBFloat16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if (x != x) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
   return {static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}
+
+// x as a T, which is float or BFloat16.
+template <typename T>
+constexpr T FromFloat(float x) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return ToBFloat16(x);
+  } else {
+    return x;
+  }
 }
 
 }  // namespace zerobox

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ops: the mathematics of a small GPT, on one device. Every call is enqueued on the compute stream
-// of the device that the Ops belongs to, in order. Buffers are fp32 unless said otherwise.
+// Ops: the mathematics of a small GPT, on one device. Every call is enqueued on the one stream that
+// the Ops was made for, in order: Device::ops() is that of the compute stream.
+//
+// Types: T is the dtype of parameters and activations, G that of the parameters' gradients. T is
+// fp32 or bf16, and all parameters, activations and gradients of activations of a call have it. G
+// is fp32, or bf16 where T is, and all gradients of parameters of a call have it. Statistics are
+// fp32: mean, rstd, logsumexp, losses. Where neither is said, a buffer is of T.
+// Arithmetic is fp32; bf16 only stores (ops/bfloat16.h), and a result is rounded once, when it is
+// written. So an addition to a gradient rounds each element once a call: what the call adds is
+// summed over all rows in fp32, added in fp32, and then rounded.
 //
 // Shapes: B sequences, T positions, C channels, H heads (C divisible by H), V vocabulary; "rows" is
 // B*T. Arrays are row-major and dense. A name with d in front is the gradient of the loss with
@@ -49,14 +57,14 @@ class Ops {
   // C).
   virtual void EmbeddingForward(Buffer out, Buffer tokens, Buffer wte, Buffer wpe,
                                 SequenceShape shape, const Dropout& dropout) = 0;
-  // Adds to dwte and dwpe.
+  // Adds to dwte and dwpe, of G.
   virtual void EmbeddingBackward(Buffer dwte, Buffer dwpe, Buffer dout, Buffer tokens,
                                  SequenceShape shape, const Dropout& dropout) = 0;
 
-  // Layer normalization (arXiv:1607.06450), eps 1e-5. x, out (rows, C); mean, rstd (rows).
+  // Layer normalization (arXiv:1607.06450), eps 1e-5. x, out (rows, C); mean, rstd fp32 (rows).
   virtual void LayerNormForward(Buffer out, Buffer mean, Buffer rstd, Buffer x, Buffer weight,
                                 Buffer bias, int64_t rows, int64_t channels) = 0;
-  // Adds to dx (the residual stream's gradient passes by), dweight and dbias.
+  // Adds to dx (the residual stream's gradient passes by), and to dweight and dbias, of G.
   virtual void LayerNormBackward(Buffer dx, Buffer dweight, Buffer dbias, Buffer dout, Buffer x,
                                  Buffer mean, Buffer rstd, Buffer weight, int64_t rows,
                                  int64_t channels) = 0;
@@ -64,20 +72,20 @@ class Ops {
   // y (rows, out) = x (rows, in) w (in, out) + bias (out).
   virtual void LinearForward(Buffer y, Buffer x, Buffer w, Buffer bias, int64_t rows, int64_t in,
                              int64_t out) = 0;
-  // Writes dx = dy w^T; adds x^T dy to dw and the column sums of dy to dbias.
+  // Writes dx = dy w^T; adds x^T dy to dw and the column sums of dy to dbias, both of G.
   virtual void LinearBackward(Buffer dx, Buffer dw, Buffer dbias, Buffer dy, Buffer x, Buffer w,
                               int64_t rows, int64_t in, int64_t out) = 0;
 
   // The tied head. logits (rows, V) = x (rows, C) wte^T.
   virtual void HeadForward(Buffer logits, Buffer x, Buffer wte, int64_t rows, int64_t channels,
                            int64_t vocabulary) = 0;
-  // Writes dx = dlogits wte; adds dlogits^T x to dwte.
+  // Writes dx = dlogits wte; adds dlogits^T x to dwte, of G.
   virtual void HeadBackward(Buffer dx, Buffer dwte, Buffer dlogits, Buffer x, Buffer wte,
                             int64_t rows, int64_t channels, int64_t vocabulary) = 0;
 
   // Causal multi-head attention, computed block by block so that nothing T x T is kept
   // (arXiv:2205.14135, section 3.1). qkv (B, T, 3C): queries, keys, values, each (H, C/H);
-  // out (B, T, C); logsumexp (B, H, T) of the scaled scores, for the backward pass.
+  // out (B, T, C); logsumexp fp32 (B, H, T) of the scaled scores, for the backward pass.
   // The dropout mask's element in the sample is (head * T + query) * T + key.
   virtual void AttentionForward(Buffer out, Buffer logsumexp, Buffer qkv, SequenceShape shape,
                                 int64_t heads, const Dropout& dropout) = 0;
@@ -97,7 +105,7 @@ class Ops {
   virtual void DropoutBackward(Buffer dbranch, Buffer dout, SequenceShape shape,
                                const Dropout& dropout) = 0;
 
-  // losses (rows) = -log softmax(logits)[target] in nats, 0 where target (int32) is -1.
+  // losses (fp32, rows) = -log softmax(logits)[target] in nats, 0 where target (int32) is -1.
   virtual void CrossEntropyForward(Buffer losses, Buffer logits, Buffer targets, int64_t rows,
                                    int64_t vocabulary) = 0;
   // Replaces logits by their gradient: scale * (softmax(logits) - onehot(target)), 0 in ignored
@@ -105,16 +113,17 @@ class Ops {
   virtual void CrossEntropyBackward(Buffer logits, Buffer targets, int64_t rows, int64_t vocabulary,
                                     float scale) = 0;
 
-  // sum (fp64, 1) += the sum of x, taken in fp64.
+  // sum (fp64, 1) += the sum of x (fp32), taken in fp64.
   virtual void AccumulateSum(Buffer sum, Buffer x) = 0;
-  // sum (fp64, 1) += the sum of the squares of x, taken in fp64; lanes are counted from x's first
-  // element, so equal contents give equal bits wherever they stand.
+  // sum (fp64, 1) += the sum of the squares of x (of T or G), taken in fp64; lanes are counted from
+  // x's first element, so equal contents give equal bits wherever they stand.
   virtual void AccumulateSquares(Buffer sum, Buffer x) = 0;
-  // to += from.
+  // to += from, both of T or both of G.
   virtual void Add(Buffer to, Buffer from) = 0;
 
-  // Fills with value; fills with normal(0, stddev) numbers that depend on (seed, stream, first +
-  // index) only, see NormalAt in ops/philox.h.
+  // Fills with value (fp64 buffers too); fills with normal(0, stddev) numbers that depend on (seed,
+  // stream, first + index) only, see NormalAt in ops/philox.h. In bf16 they are the fp32 numbers,
+  // rounded.
   virtual void Fill(Buffer out, float value) = 0;
   virtual void FillNormal(Buffer out, uint64_t seed, uint64_t stream, int64_t first,
                           float stddev) = 0;
@@ -122,9 +131,13 @@ class Ops {
   // One optimizer step, see ops/optimizer.h. `state` is a StepState. `sums` (fp64, n) are the
   // partial sums of the gradient's squares: added in order, in fp64.
   virtual void PrepareStep(Buffer state, Buffer sums, const OptimizerSettings& settings) = 0;
-  // AdamW over equal-sized buffers; nothing happens where the step is skipped.
-  virtual void AdamW(Buffer parameters, Buffer gradients, Buffer m, Buffer v, bool decay,
-                     Buffer state, const OptimizerSettings& settings) = 0;
+  // AdamW over equal-sized buffers, in one pass: updates m, v (fp32) and the weights, and sets the
+  // gradients (of G) to zero. Where the parameters are bf16, `master` are the fp32 weights that are
+  // updated, and the parameters become these, rounded. Where the parameters are fp32 they are
+  // updated themselves, and master is empty. A skipped step leaves m, v and the weights as they
+  // are; parameters in bf16 are written again, so that they may be memory that never held them.
+  virtual void AdamW(Buffer parameters, Buffer master, Buffer gradients, Buffer m, Buffer v,
+                     bool decay, Buffer state, const OptimizerSettings& settings) = 0;
 };
 
 }  // namespace zerobox

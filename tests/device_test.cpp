@@ -457,7 +457,7 @@ TEST(HostDevice, ParallelForGivesEveryTaskToOneThreadAlwaysTheSame) {
       for (int repeat = 0; repeat < 20; ++repeat) {
         std::vector<int> count(static_cast<size_t>(tasks));
         std::vector<std::thread::id> ids(static_cast<size_t>(tasks));
-        device->ParallelFor(tasks, [&](int64_t i) {
+        device->ParallelFor(StreamId::kCompute, tasks, [&](int64_t i) {
           ++count[static_cast<size_t>(i)];
           ids[static_cast<size_t>(i)] = std::this_thread::get_id();
         });
@@ -481,7 +481,7 @@ TEST(HostDevice, ParallelForReallyRunsInParallel) {
   options.threads = 3;
   auto device = MakeDevice(abort, options);
   std::latch all(3);
-  device->ParallelFor(3, [&](int64_t) { all.arrive_and_wait(); });
+  device->ParallelFor(StreamId::kCompute, 3, [&](int64_t) { all.arrive_and_wait(); });
   EXPECT_TRUE(all.try_wait());
 }
 
@@ -491,7 +491,7 @@ TEST(HostDevice, ParallelForTurnsAnExceptionIntoTheDevicesFailure) {
     HostDeviceOptions options;
     options.threads = 2;
     auto device = MakeDevice(abort, options);
-    device->ParallelFor(4, [&](int64_t i) {
+    device->ParallelFor(StreamId::kCompute, 4, [&](int64_t i) {
       if (i == bad) throw std::bad_alloc();
     });
     EXPECT_EQ(device->status().code(), absl::StatusCode::kResourceExhausted);

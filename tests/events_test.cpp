@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "tests/process.h"
 #include "tests/small_run.h"
 #include "trainer/gpt.h"
+#include "trainer/model_file.h"
 #include "trainer/replica.h"
 
 namespace zerobox {
@@ -98,10 +100,11 @@ void RunRank(const TrainSettings& settings, const Layout& layout, Communicator& 
   ASSERT_TRUE(loss.ok()) << loss.status();
   EXPECT_TRUE(*loss > 0);
   double sum = 0;
-  const absl::Status status = replica.ReadParameters([&](ParameterId id, const float* values) {
-    for (int64_t i = 0; i < layout.spec(id).elements(); ++i) sum += values[i];
-    return absl::OkStatus();
-  });
+  const absl::Status status =
+      replica.ReadParameters([&](ParameterId, std::span<const std::byte> bytes) {
+        for (const float value : Widened(bytes, settings.dtype)) sum += value;
+        return absl::OkStatus();
+      });
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(sum != 0);
   device.StopStreams();

@@ -137,7 +137,10 @@ TEST_F(Program, WritesTheBytesItHeldToMemoryJson) {
   const TrainSettings settings = SmallProgramRun();
   ASSERT_EQ(Train(settings), 0) << Stderr();
   const Json memory = Json::parse(ReadFile(Out() / "memory.json"));
-  EXPECT_EQ(Keys(memory), (std::set<std::string>{"parameters", "padding", "devices"}));
+  EXPECT_EQ(Keys(memory), (std::set<std::string>{"parameters", "padding", "dtype",
+                                                 "grad_accum_dtype", "devices"}));
+  EXPECT_EQ(memory["dtype"], "fp32");
+  EXPECT_EQ(memory["grad_accum_dtype"], "fp32");
   EXPECT_EQ(memory["parameters"], 30'954);
   EXPECT_EQ(memory["padding"], 150);
   ASSERT_EQ(memory["devices"].size(), 2u);

@@ -92,6 +92,10 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
   EXPECT_EQ(absl::GetFlag(FLAGS_devices), 4);
   EXPECT_EQ(absl::GetFlag(FLAGS_zero_stage), 0);
   EXPECT_EQ(absl::GetFlag(FLAGS_dtype), "fp32");
+  EXPECT_EQ(absl::GetFlag(FLAGS_grad_accum_dtype), "auto");
+  EXPECT_EQ(absl::GetFlag(FLAGS_activation_checkpointing), "none");
+  EXPECT_EQ(absl::GetFlag(FLAGS_offload), "none");
+  EXPECT_EQ(absl::GetFlag(FLAGS_logits_bytes).value, 67108864);
   EXPECT_EQ(absl::GetFlag(FLAGS_bucket_bytes).value, 26214400);
   EXPECT_EQ(absl::GetFlag(FLAGS_model), "tiny");
   EXPECT_EQ(absl::GetFlag(FLAGS_dropout), 0);
@@ -118,7 +122,8 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
   for (const FlagInfo& flag : AllFlags()) names.emplace_back(flag.name);
   EXPECT_THAT(names, testing::UnorderedElementsAre(
                          "data", "val_data", "out", "device", "devices", "threads", "device_memory",
-                         "zero_stage", "dtype", "bucket_bytes", "model", "n_layer", "n_head",
+                         "zero_stage", "dtype", "grad_accum_dtype", "activation_checkpointing",
+                         "offload", "logits_bytes", "bucket_bytes", "model", "n_layer", "n_head",
                          "n_embd", "seq_len", "vocab_size", "dropout", "micro_batch", "grad_accum",
                          "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "eps",
                          "grad_clip", "seed", "eval_interval", "eval_batches", "sample_bytes",
@@ -143,13 +148,13 @@ TEST(Flags, RefuseAbsurdNumbersEverywhere) {
       ++refused;
     }
   }
-  EXPECT_EQ(refused, 29 * 9);
+  EXPECT_EQ(refused, 30 * 9);
 }
 
 TEST(Flags, RefuseZeroWhereItMeansNothing) {
-  for (const char* name : {"devices", "threads", "device_memory", "bucket_bytes", "n_layer",
-                           "n_head", "n_embd", "seq_len", "vocab_size", "micro_batch", "grad_accum",
-                           "steps", "lr", "eps", "eval_batches"}) {
+  for (const char* name : {"devices", "threads", "device_memory", "bucket_bytes", "logits_bytes",
+                           "n_layer", "n_head", "n_embd", "seq_len", "vocab_size", "micro_batch",
+                           "grad_accum", "steps", "lr", "eps", "eval_batches"}) {
     EXPECT_THAT(ErrorOf({std::string("--") + name + "=0"}), HasSubstr("wanted a")) << name;
   }
   for (const char* name : {"zero_stage", "dropout", "min_lr", "warmup", "weight_decay", "beta1",
@@ -237,8 +242,8 @@ TEST(Help, ShowsEveryFlagOfItsCommandAndNoOther) {
         << name;
   }
   for (const char* topic :
-       {"\nData and output\n", "\nDevices and memory\n", "\nZeRO\n", "\nModel\n",
-        "\nBatch and schedule\n", "\nOptimizer\n", "\nEvaluation and sampling\n"}) {
+       {"\nData and output\n", "\nDevices and memory\n", "\nZeRO\n", "\nPrecision and memory\n",
+        "\nModel\n", "\nBatch and schedule\n", "\nOptimizer\n", "\nEvaluation and sampling\n"}) {
     EXPECT_THAT(train, HasSubstr(topic));
   }
 }

@@ -16,6 +16,7 @@ constexpr int64_t kGpt2 = 124'439'808;
 constexpr StateWidths kMixed{.parameters = 2, .gradients = 2, .optimizer_states = 12};
 constexpr StateWidths kMixedWithFloatGradients{
     .parameters = 2, .gradients = 4, .optimizer_states = 12};
+constexpr StateWidths kFloat{.parameters = 4, .gradients = 4, .optimizer_states = 8};
 
 double Gigabytes(int stage, int64_t psi, int64_t ranks) {
   return static_cast<double>(ModelStates(stage, psi, ranks, kMixed).total()) / 1e9;
@@ -31,14 +32,18 @@ double Truncated(double x, int digits) {
 }
 
 TEST(Formulas, CountTheBytesOfAParameterByItsType) {
-  const StateWidths fp32 = WidthsOf(DType::kFloat32);
+  const StateWidths fp32 = WidthsOf({DType::kFloat32, DType::kFloat32});
   EXPECT_EQ(fp32.parameters, 4);
   EXPECT_EQ(fp32.gradients, 4);
   EXPECT_EQ(fp32.optimizer_states, 8);
-  const StateWidths bf16 = WidthsOf(DType::kBFloat16);
+  const StateWidths bf16 = WidthsOf({DType::kBFloat16, DType::kBFloat16});
   EXPECT_EQ(bf16.parameters, 2);
   EXPECT_EQ(bf16.gradients, 2);
   EXPECT_EQ(bf16.optimizer_states, 12);
+  const StateWidths accumulating = WidthsOf({DType::kBFloat16, DType::kFloat32});
+  EXPECT_EQ(accumulating.parameters, 2);
+  EXPECT_EQ(accumulating.gradients, 4);
+  EXPECT_EQ(accumulating.optimizer_states, 12);
 }
 
 TEST(Formulas, GiveFigure1) {
@@ -108,7 +113,7 @@ TEST(Formulas, GiveTheModelStatesOfGpt2) {
 }
 
 TEST(Formulas, ShardOneKindOfStateAStage) {
-  const StateWidths fp32 = WidthsOf(DType::kFloat32);
+  const StateWidths fp32 = kFloat;
   for (int stage = 0; stage <= 3; ++stage) {
     const ModelStateBytes states = ModelStates(stage, 8000, 8, fp32);
     EXPECT_EQ(states.parameters, stage >= 3 ? 4000 : 32000);
@@ -167,6 +172,63 @@ TEST(Formulas, GiveTheTrafficOfFourMicroBatches) {
   EXPECT_EQ(Gpt2Step(3, 4, kMixedWithFloatGradients).total(), 3'484'314'624);
 }
 
+TEST(Formulas, GiveTheModelStatesOfGpt2WithGradientsInFp32) {
+  // 18 bytes a parameter; at N = 8 7.5, 4 and 2.25.
+  const int64_t bytes[] = {2'239'916'544, 933'298'560, 497'759'232, 279'989'568};
+  for (int stage = 0; stage <= 3; ++stage) {
+    EXPECT_EQ(ModelStates(stage, kGpt2, 8, kMixedWithFloatGradients).total(), bytes[stage]);
+  }
+}
+
+void ExpectOffload(const OffloadBytes& bytes, int64_t device_parameters, int64_t device_gradients,
+                   int64_t host_gradients, int64_t host_optimizer_states, int64_t to_host,
+                   int64_t from_host) {
+  EXPECT_EQ(bytes.device.parameters, device_parameters);
+  EXPECT_EQ(bytes.device.gradients, device_gradients);
+  EXPECT_EQ(bytes.device.optimizer_states, 0);
+  EXPECT_EQ(bytes.host.parameters, 0);
+  EXPECT_EQ(bytes.host.gradients, host_gradients);
+  EXPECT_EQ(bytes.host.optimizer_states, host_optimizer_states);
+  EXPECT_EQ(bytes.to_host, to_host);
+  EXPECT_EQ(bytes.from_host, from_host);
+}
+
+TEST(Formulas, GiveWhatAnOffloadedOptimizerLeavesOnTheDevice) {
+  // bf16, N = 8. A rank's eighth is 15,554,976 parameters.
+  constexpr int64_t kOwned = 15'554'976;
+  ExpectOffload(OptimizerOffload(0, kGpt2, 8, 1, kMixed), 248'879'616, 248'879'616, 248'879'616,
+                1'493'277'696, 248'879'616, 248'879'616);
+  ExpectOffload(OptimizerOffload(1, kGpt2, 8, 1, kMixed), 248'879'616, 248'879'616, 2 * kOwned,
+                186'659'712, 31'109'952, 31'109'952);
+  // ZeRO-Offload itself: the device keeps 2 Psi, 2 Psi/N go down and 2 Psi/N come up.
+  ExpectOffload(OptimizerOffload(2, kGpt2, 8, 1, kMixed), 248'879'616, 0, 2 * kOwned, 186'659'712,
+                31'109'952, 31'109'952);
+  ExpectOffload(OptimizerOffload(3, kGpt2, 8, 1, kMixed), 31'109'952, 0, 2 * kOwned, 186'659'712,
+                31'109'952, 31'109'952);
+}
+
+TEST(Formulas, CopyTheGradientsOfEveryMicroBatchWhereNoneIsKept) {
+  constexpr int64_t kOwned = 15'554'976;
+  ExpectOffload(OptimizerOffload(1, kGpt2, 8, 4, kMixedWithFloatGradients), 248'879'616,
+                497'759'232, 4 * kOwned, 12 * kOwned, 62'219'904, 31'109'952);
+  ExpectOffload(OptimizerOffload(2, kGpt2, 8, 4, kMixedWithFloatGradients), 248'879'616, 0,
+                4 * kOwned, 12 * kOwned, 248'879'616, 31'109'952);
+  ExpectOffload(OptimizerOffload(3, kGpt2, 8, 4, kMixed), 31'109'952, 0, 2 * kOwned, 12 * kOwned,
+                124'439'808, 31'109'952);
+}
+
+TEST(Formulas, KeepMasterWeightsOnTheHostInFp32Too) {
+  ExpectOffload(OptimizerOffload(2, 8000, 8, 3, kFloat), 32000, 0, 4000, 12000, 12000, 4000);
+}
+
+TEST(Formulas, TakeEveryStageForStage0OnOneRank) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    EXPECT_EQ(ModelStates(stage, kGpt2, 1, kMixed).total(), 16 * kGpt2);
+    ExpectOffload(OptimizerOffload(stage, 8000, 1, 4, kMixed), 16000, 16000, 16000, 96000, 16000,
+                  16000);
+  }
+}
+
 TEST(Formulas, SendNothingFromOneRankToItself) {
   for (int stage = 0; stage <= 3; ++stage) {
     for (const int64_t bytes : StepTraffic(stage, kGpt2, 1, 3, kMixed)) EXPECT_EQ(bytes, 0);
@@ -175,7 +237,7 @@ TEST(Formulas, SendNothingFromOneRankToItself) {
 
 TEST(Formulas, DoNotOverflowAtTheSizesThatThePaperDreamsOf) {
   // 10^15 parameters, 1000 micro-batches: 4 x 10^15 x 1000 x 2 x 7/8 bytes gathered.
-  const auto bytes = StepTraffic(3, 1'000'000 * kBillion, 8, 1000, WidthsOf(DType::kFloat32));
+  const auto bytes = StepTraffic(3, 1'000'000 * kBillion, 8, 1000, kFloat);
   EXPECT_EQ(bytes[static_cast<int>(Collective::kAllGather)], 7'000'000'000 * kBillion);
 }
 

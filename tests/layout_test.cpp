@@ -60,7 +60,7 @@ TEST(Layout, GivesEveryElementToExactlyOneShard) {
     std::vector<int> owners(layout.padded());
     for (const Bucket& bucket : layout.buckets()) {
       for (int shard = 0; shard < c.shards; ++shard) {
-        const Range owned = layout.Owned(bucket, shard, 1);
+        const Range owned = layout.Owned(bucket, {shard, 1});
         EXPECT_EQ(owned.size() * c.shards, bucket.range.size());
         ASSERT_GE(owned.begin, 0);
         ASSERT_LE(owned.end, layout.padded());
@@ -165,12 +165,12 @@ TEST(Layout, OwnsSeveralShardsAsOneContiguousRange) {
     for (const Bucket& bucket : layout.buckets()) {
       for (int first = 0; first < c.shards; ++first) {
         const int count = (c.shards - first + 1) / 2;
-        const Range several = layout.Owned(bucket, first, count);
-        EXPECT_EQ(several.begin, layout.Owned(bucket, first, 1).begin);
-        EXPECT_EQ(several.end, layout.Owned(bucket, first + count - 1, 1).end);
-        EXPECT_EQ(several.size(), count * layout.Owned(bucket, first, 1).size());
+        const Range several = layout.Owned(bucket, {first, count});
+        EXPECT_EQ(several.begin, layout.Owned(bucket, {first, 1}).begin);
+        EXPECT_EQ(several.end, layout.Owned(bucket, {first + count - 1, 1}).end);
+        EXPECT_EQ(several.size(), count * layout.Owned(bucket, {first, 1}).size());
       }
-      EXPECT_EQ(layout.Owned(bucket, 0, c.shards), bucket.range);
+      EXPECT_EQ(layout.Owned(bucket, {0, c.shards}), bucket.range);
     }
   });
 }
@@ -191,7 +191,7 @@ TEST(Layout, IsTheOneOfThisExample) {
     EXPECT_EQ(layout.bucket(i).elements, expected[i].elements);
   }
   EXPECT_EQ(layout.Parameter(4), (Range{3008, 3138}));
-  EXPECT_EQ(layout.Owned(layout.bucket(3), 1, 1), (Range{3072, 3200}));
+  EXPECT_EQ(layout.Owned(layout.bucket(3), {1, 1}), (Range{3072, 3200}));
   EXPECT_EQ(layout.padded(), 7424);
   EXPECT_EQ(layout.padding(), 7424 - 6903);
 }

@@ -159,11 +159,12 @@ TEST_F(ProgramTest, RefusesCommandsThatItDoesNotKnow) {
 
 TEST_F(ProgramTest, RefusesBadNumbersInEveryFlag) {
   for (const char* flag :
-       {"--devices", "--threads",     "--device_memory", "--zero_stage",   "--bucket_bytes",
-        "--n_layer", "--n_head",      "--n_embd",        "--seq_len",      "--vocab_size",
-        "--dropout", "--micro_batch", "--grad_accum",    "--steps",        "--lr",
-        "--min_lr",  "--warmup",      "--weight_decay",  "--beta1",        "--beta2",
-        "--eps",     "--grad_clip",   "--eval_interval", "--eval_batches", "--sample_bytes"}) {
+       {"--devices",      "--threads", "--device_memory", "--zero_stage",    "--bucket_bytes",
+        "--logits_bytes", "--n_layer", "--n_head",        "--n_embd",        "--seq_len",
+        "--vocab_size",   "--dropout", "--micro_batch",   "--grad_accum",    "--steps",
+        "--lr",           "--min_lr",  "--warmup",        "--weight_decay",  "--beta1",
+        "--beta2",        "--eps",     "--grad_clip",     "--eval_interval", "--eval_batches",
+        "--sample_bytes"}) {
     for (const char* value : {"nan", "1e30", "-1", "9000000000000000000000"}) {
       ExpectRefused(Train({std::string(flag) + "=" + value}), {flag, "wanted", value});
     }
@@ -185,7 +186,12 @@ TEST_F(ProgramTest, RefusesSettingsThatDoNotGoTogether) {
   ExpectRefused(Train({"--model=gpt2", "--seq_len=1025"}), {"1025", "1024"});
   ExpectRefused(Train({"--model=gpt9"}), {"gpt9", "gpt2-xl"});
   ExpectRefused(Train({"--device=cuda"}), {"no CUDA devices", "--device=host"});
-  ExpectRefused(Train({"--dtype=bf16"}), {"trains in fp32"});
+  ExpectRefused(Train({"--dtype=fp16"}), {"fp32 or bf16", "fp16"});
+  ExpectRefused(Train({"--grad_accum_dtype=bf16"}), {"--grad_accum_dtype=bf16", "--dtype=fp32"});
+  ExpectRefused(Train({"--activation_checkpointing=all"}), {"selective", "'all'"});
+  ExpectRefused(Train({"--offload=optimizer,optimizer"}), {"each once"});
+  ExpectRefused(Train({"--offload=activations"}),
+                {"--offload=activations", "--activation_checkpointing"});
   ExpectRefused(Train({"--lr=1e-3", "--min_lr=1"}), {"--min_lr=1", "--lr=0.001"});
   ExpectRefused(Train({"--steps=5", "--warmup=6"}), {"--warmup=6", "--steps=5"});
   ExpectRefused(
@@ -258,7 +264,7 @@ TEST_F(ProgramTest, RefusesAModelThatDoesNotFitAndSaysWhatWould) {
   const Outcome outcome = Run(Train({"--device_memory=1MiB", "--devices=2", "--micro_batch=2"}));
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--device_memory is 1.00 MiB (1,048,576 bytes)"));
-  EXPECT_THAT(outcome.err, HasSubstr("--zero_stage=3"));
+  EXPECT_THAT(outcome.err, HasSubstr("makes it fit; the least is"));
   EXPECT_THAT(outcome.err, HasSubstr("--micro_batch=1 --grad_accum=2"));
   EXPECT_THAT(outcome.out, HasSubstr("optimizer states"));
   EXPECT_EQ(Snapshot(), before);

@@ -100,7 +100,8 @@ TEST(Resolve, RefusesWhatDoesNotGoTogether) {
               testing::AllOf(HasSubstr("wanted at most 1024"), HasSubstr("found 1025")));
   EXPECT_EQ(ErrorOf({"--model=gpt2", "--seq_len=1024"}), "");
   EXPECT_EQ(ErrorOf({"--seq_len=2048"}), "");
-  EXPECT_THAT(ErrorOf({"--lr=1e-5"}), HasSubstr("--min_lr=0.0001 with --lr=1e-05"));
+  EXPECT_THAT(ErrorOf({"--lr=1e-5", "--min_lr=1e-4"}),
+              HasSubstr("--min_lr=0.0001 with --lr=1e-05"));
   EXPECT_THAT(ErrorOf({"--steps=10", "--warmup=11"}), HasSubstr("--warmup=11 with --steps=10"));
   EXPECT_THAT(ErrorOf({"--model=gpt5"}), HasSubstr("found 'gpt5'"));
   EXPECT_THAT(ErrorOf({"--out="}), HasSubstr("--out is empty"));
@@ -109,7 +110,109 @@ TEST(Resolve, RefusesWhatDoesNotGoTogether) {
 TEST(Resolve, RefusesWhatThisBuildDoesNotHave) {
   EXPECT_THAT(ErrorOf({"--device=cuda"}), HasSubstr("no CUDA devices; use --device=host"));
   EXPECT_THAT(ErrorOf({"--device=tpu"}), HasSubstr("wanted auto, host or cuda, found 'tpu'"));
-  EXPECT_THAT(ErrorOf({"--dtype=bf16"}), HasSubstr("this build trains in fp32"));
+}
+
+// The value of a flag as the run has it, and where it comes from.
+std::pair<std::string, std::string> Found(const ResolvedTrain& resolved, const std::string& name) {
+  for (const ResolvedFlag& flag : resolved.flags) {
+    if (flag.name == name) return {Text(flag.value), flag.source};
+  }
+  return {};
+}
+
+std::pair<std::string, std::string> Is(const char* value, const char* source) {
+  return {value, source};
+}
+
+TEST(Resolve, DerivesAFinalLearningRateBelowALowPeak) {
+  const ResolvedTrain low = Resolve({"--lr=5e-5"}).value();
+  EXPECT_EQ(low.settings.optimizer.min_learning_rate, 5e-5 / 10);
+  EXPECT_EQ(Found(low, "min_lr").second, "derived");
+  EXPECT_EQ(Found(Resolve({"--lr=1e-4"}).value(), "min_lr"), Is("1e-04", "default"));
+  EXPECT_EQ(Found(Resolve({"--lr=5e-5", "--min_lr=5e-5"}).value(), "min_lr"), Is("5e-05", "flag"));
+}
+
+TEST(Resolve, SaysWhatAutoCameTo) {
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{}, {"--device=auto", "--grad_accum_dtype=auto"}}) {
+    const ResolvedTrain resolved = Resolve(flags).value();
+    EXPECT_EQ(Found(resolved, "device"), Is("host", "derived"));
+    EXPECT_EQ(Found(resolved, "grad_accum_dtype"), Is("fp32", "derived"));
+  }
+  EXPECT_EQ(Found(Resolve({"--device=host"}).value(), "device"), Is("host", "flag"));
+}
+
+TEST(Resolve, KeepsGradientsInTheTypeOfTrainingWhereNothingIsAccumulated) {
+  const struct {
+    std::vector<std::string> flags;
+    DType gradients;
+    const char* source;
+  } cases[] = {
+      {{"--dtype=bf16"}, DType::kBFloat16, "derived"},
+      {{"--dtype=bf16", "--grad_accum=2"}, DType::kFloat32, "derived"},
+      {{"--dtype=bf16", "--grad_accum=2", "--grad_accum_dtype=auto"}, DType::kFloat32, "derived"},
+      {{"--dtype=bf16", "--grad_accum=2", "--grad_accum_dtype=bf16"}, DType::kBFloat16, "flag"},
+      {{"--dtype=bf16", "--grad_accum_dtype=fp32"}, DType::kFloat32, "flag"},
+      {{"--grad_accum_dtype=fp32"}, DType::kFloat32, "flag"},
+  };
+  for (const auto& [flags, gradients, source] : cases) {
+    const ResolvedTrain resolved = Resolve(flags).value();
+    SCOPED_TRACE(testing::PrintToString(flags));
+    EXPECT_EQ(resolved.settings.grad_accum_dtype, gradients);
+    EXPECT_EQ(Found(resolved, "grad_accum_dtype"),
+              Is(gradients == DType::kFloat32 ? "fp32" : "bf16", source));
+  }
+  EXPECT_EQ(Resolve({"--dtype=bf16"})->settings.dtype, DType::kBFloat16);
+  EXPECT_EQ(Resolve({"--dtype=fp32"})->settings.dtype, DType::kFloat32);
+}
+
+TEST(Resolve, RefusesTypesThatItDoesNotKnowOrThatDoNotGoTogether) {
+  EXPECT_THAT(ErrorOf({"--dtype=fp16"}), HasSubstr("wanted fp32 or bf16, found 'fp16'"));
+  EXPECT_THAT(ErrorOf({"--grad_accum_dtype=fp64"}),
+              HasSubstr("wanted auto, bf16 or fp32, found 'fp64'"));
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--grad_accum_dtype=bf16"}, {"--dtype=fp32", "--grad_accum_dtype=bf16"}}) {
+    EXPECT_THAT(ErrorOf(flags),
+                testing::AllOf(HasSubstr("--grad_accum_dtype=bf16 with --dtype=fp32"),
+                               HasSubstr("give --dtype=bf16 too")));
+  }
+}
+
+TEST(Resolve, ReadsWhatIsCheckpointedAndOffloaded) {
+  const TrainSettings none = Resolve({"--offload=none"})->settings;
+  EXPECT_EQ(none.activation_checkpointing, ActivationCheckpointing::kNone);
+  EXPECT_FALSE(none.offload_optimizer || none.offload_activations);
+  EXPECT_EQ(none.logits_bytes, 64 << 20);
+  EXPECT_TRUE(Resolve({"--offload=optimizer"})->settings.offload_optimizer);
+  for (const char* both : {"--offload=optimizer,activations", "--offload=activations,optimizer"}) {
+    const ResolvedTrain resolved =
+        Resolve({both, "--activation_checkpointing=full", "--logits_bytes=1"}).value();
+    EXPECT_TRUE(resolved.settings.offload_optimizer && resolved.settings.offload_activations);
+    EXPECT_EQ(resolved.settings.activation_checkpointing, ActivationCheckpointing::kFull);
+    EXPECT_EQ(resolved.settings.logits_bytes, 1);
+    EXPECT_EQ(Found(resolved, "offload"), Is("optimizer,activations", "flag"));
+  }
+  const TrainSettings selective =
+      Resolve({"--offload=activations", "--activation_checkpointing=selective"})->settings;
+  EXPECT_EQ(selective.activation_checkpointing, ActivationCheckpointing::kSelective);
+  EXPECT_TRUE(selective.offload_activations && !selective.offload_optimizer);
+}
+
+TEST(Resolve, RefusesWhatCannotBeCheckpointedOrOffloaded) {
+  EXPECT_THAT(ErrorOf({"--activation_checkpointing=some"}),
+              HasSubstr("wanted none, selective or full, found 'some'"));
+  for (const char* offload : {"", "all", "optimizer,optimizer", "none,optimizer", "optimizer,",
+                              "optimizer activations", ",activations"}) {
+    EXPECT_THAT(
+        ErrorOf({std::string("--offload=") + offload, "--activation_checkpointing=full"}),
+        testing::AllOf(HasSubstr("each once"), HasSubstr("found '" + std::string(offload) + "'")));
+  }
+  for (const char* offload : {"activations", "optimizer,activations"}) {
+    EXPECT_THAT(ErrorOf({std::string("--offload=") + offload}),
+                testing::AllOf(HasSubstr(std::string("--offload=") + offload +
+                                         " with --activation_checkpointing=none"),
+                               HasSubstr("--activation_checkpointing=selective or full too")));
+  }
 }
 
 TEST(Resolve, NeedsDataUnlessNothingIsTrained) {

@@ -2,6 +2,9 @@
 # Each of these is a program of its own, build/<variant>/tests/<name>_test.
 tests_sources := \
   tests/abort_test.cpp \
+  tests/adamw_test.cpp \
+  tests/bf16_ops_test.cpp \
+  tests/bfloat16_test.cpp \
   tests/bytes_test.cpp \
   tests/collectives_test.cpp \
   tests/command_train_test.cpp \
@@ -19,12 +22,14 @@ tests_sources := \
   tests/layout_test.cpp \
   tests/matmul_ops_test.cpp \
   tests/memory_test.cpp \
+  tests/offload_test.cpp \
   tests/ops_optimizer_test.cpp \
   tests/ops_philox_test.cpp \
   tests/ops_test.cpp \
   tests/overlap_test.cpp \
   tests/plan_test.cpp \
   tests/program_test.cpp \
+  tests/pytorch_test.cpp \
   tests/reference_ops_test.cpp \
   tests/resolve_test.cpp \
   tests/run_folder_test.cpp \
@@ -37,6 +42,7 @@ tests_sources := \
 # Linked into every test program.
 tests_support_sources := \
   tests/expected_bytes.cpp \
+  tests/model_gradient.cpp \
   tests/process.cpp \
   tests/reference.cpp \
   tests/small_run.cpp \

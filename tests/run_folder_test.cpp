@@ -201,7 +201,10 @@ TEST(ConfigText, HoldsValuesSourcesAndDerivedNumbers) {
 }
 
 TEST(MemoryText, HasTheFixedShape) {
-  RunPlan plan{.parameters = 100, .padding = 28, .ranks = std::vector<RankPlan>(2)};
+  RunPlan plan{.parameters = 100,
+               .padding = 28,
+               .types = {DType::kBFloat16, DType::kFloat32},
+               .ranks = std::vector<RankPlan>(2)};
   std::vector<RankResult> ranks(2);
   plan.ranks[1].memory.at_peak[2] = 640;
   ranks[1].capacity_bytes = 5000;
@@ -209,8 +212,15 @@ TEST(MemoryText, HasTheFixedShape) {
   ranks[1].memory.at_peak[2] = 600;
   ranks[1].memory.peak[2] = 700;
   ranks[1].memory.peak_bytes = 600;
+  plan.ranks[1].host_memory.at_peak[2] = 64;
+  ranks[1].host_memory.live[2] = 51;
+  ranks[1].host_memory.at_peak[2] = 60;
+  ranks[1].host_memory.peak[2] = 70;
   const Json json = Json::parse(MemoryText(plan, ranks));
-  EXPECT_THAT(Keys(json), ElementsAre("parameters", "padding", "devices"));
+  EXPECT_THAT(Keys(json),
+              ElementsAre("parameters", "padding", "dtype", "grad_accum_dtype", "devices"));
+  EXPECT_EQ(json["dtype"], "bf16");
+  EXPECT_EQ(json["grad_accum_dtype"], "fp32");
   EXPECT_EQ(json["parameters"], 100);
   EXPECT_EQ(json["padding"], 28);
   const Json& device = json["devices"][1];
@@ -227,6 +237,9 @@ TEST(MemoryText, HasTheFixedShape) {
   EXPECT_EQ(device["categories"]["optimizer_states"],
             Json::parse(R"({"live_bytes":512,"at_peak_bytes":600,"peak_bytes":700,
                             "predicted_bytes":640})"));
+  EXPECT_EQ(device["host_categories"]["optimizer_states"],
+            Json::parse(R"({"live_bytes":51,"at_peak_bytes":60,"peak_bytes":70,
+                            "predicted_bytes":64})"));
 }
 
 TEST(CommunicationText, HasTheFixedShape) {

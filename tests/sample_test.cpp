@@ -28,7 +28,7 @@ void WriteModel(const std::string& folder, const std::vector<float>& logits) {
                               .n_embd = 4,
                               .seq_len = 3,
                               .vocab_size = static_cast<int64_t>(logits.size())};
-  auto writer = CreateModelFile(folder, config);
+  auto writer = CreateModelFile(folder, config, DType::kFloat32);
   ASSERT_TRUE(writer.ok()) << writer.status();
   for (const ParameterSpec& spec : GptParameters(config)) {
     std::vector<float> values(spec.elements());

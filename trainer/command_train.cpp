@@ -11,12 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "data/count_model.h"
 #include "data/dataset.h"
 #include "ops/host/matmul.h"
 #include "trainer/command_line.h"
 #include "trainer/commands.h"
+#include "trainer/fit.h"
 #include "trainer/help.h"
 #include "trainer/resolve.h"
 #include "trainer/run_folder.h"
@@ -47,69 +47,6 @@ class Reporter final : public RunObserver {
   RunFolder& folder_;
   Progress progress_;
 };
-
-int64_t AllReservations(const RunPlan& plan) {
-  int64_t all = 0;
-  for (const RankPlan& rank : plan.ranks) all += ReservedBytes(rank.regions);
-  return all;
-}
-
-bool Fits(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
-  return LargestReservation(plan) <= settings.device_memory_bytes &&
-         AllReservations(plan) <= machine.available_memory;
-}
-
-// Other settings that train the same model on the same global batch, and what they need. A plan
-// allocates nothing, so trying them is cheap.
-std::string WhatWouldFit(const TrainSettings& settings, const Machine& machine) {
-  std::vector<std::string> lines;
-  const auto attempt = [&](const std::string& flags, const TrainSettings& other) {
-    const absl::StatusOr<RunPlan> plan = PlanRun(other);
-    if (!plan.ok()) return;
-    lines.push_back(absl::StrCat("  ", Left(flags, 46), " needs ",
-                                 Left(HumanBytes(LargestReservation(*plan)), 9),
-                                 Fits(other, *plan, machine) ? "  fits" : "  still too much"));
-  };
-  for (int stage = settings.zero_stage + 1; stage <= 3 && settings.devices > 1; ++stage) {
-    TrainSettings other = settings;
-    other.zero_stage = stage;
-    attempt(absl::StrCat("--zero_stage=", stage), other);
-  }
-  if (settings.micro_batch > 1) {
-    TrainSettings other = settings;
-    other.micro_batch = 1;
-    other.grad_accum = settings.grad_accum * settings.micro_batch;
-    const std::string flags = absl::StrCat("--micro_batch=1 --grad_accum=", other.grad_accum);
-    attempt(flags, other);
-    if (settings.zero_stage < 3 && settings.devices > 1) {
-      other.zero_stage = 3;
-      attempt(absl::StrCat("--zero_stage=3 ", flags), other);
-    }
-  }
-  return absl::StrCat(
-      "Other settings for the same model and batch:\n", absl::StrJoin(lines, "\n"),
-      lines.empty() ? "" : "\n",
-      "  otherwise fewer --devices, a smaller --seq_len, --n_layer or --n_embd, or, where the "
-      "machine has it, more --device_memory\n");
-}
-
-absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
-  const int64_t needed = LargestReservation(plan);
-  if (needed > settings.device_memory_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the run does not fit: it needs ", HumanBytes(needed), " (", WithCommas(needed),
-        " bytes) on a device, --device_memory is ", HumanBytes(settings.device_memory_bytes), " (",
-        WithCommas(settings.device_memory_bytes), " bytes)"));
-  }
-  const int64_t all = AllReservations(plan);
-  if (all > machine.available_memory) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the run does not fit: its ", settings.devices, " devices need ",
-                     HumanBytes(all), " (", WithCommas(all), " bytes) together, this machine has ",
-                     HumanBytes(machine.available_memory), " free"));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckBatch(const TrainSettings& settings, const Dataset& dataset) {
   if (settings.global_batch() <= dataset.train_sequences()) return absl::OkStatus();
@@ -163,7 +100,7 @@ class TrainCommand {
   int RefuseToFit(const absl::Status& status) {
     screen_.Print(MemoryTable(settings(), plan_, {}, screen_.style()));
     screen_.Say(
-        absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(settings(), machine_)));
+        absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(resolved_, machine_)));
     return kRefused;
   }
 
@@ -196,7 +133,7 @@ class TrainCommand {
     screen_.Print(TrafficTable(plan_, {}, style));
     if (absl::Status status = CheckFit(settings(), plan_, machine_); !status.ok()) {
       screen_.Say(
-          absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(settings(), machine_)));
+          absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(resolved_, machine_)));
       return kRefused;
     }
     screen_.Print("\nA dry run: nothing was trained, nothing was written.\n");

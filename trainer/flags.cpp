@@ -94,11 +94,38 @@ ZEROBOX_FLAG(int64_t, zero_stage, 0,
              "states, 2 and gradients, 3 and parameters.",
              .topic = Topic::kZero, .commands = kTrainCommand, .placeholder = "0|1|2|3",
              .range = {.min = 0, .max = 3});
-ZEROBOX_FLAG(std::string, dtype, "fp32", "Type of parameters, gradients and activations: fp32.",
-             .topic = Topic::kZero, .commands = kTrainCommand, .placeholder = "TYPE");
 ZEROBOX_FLAG(zerobox::Bytes, bucket_bytes, {int64_t{25} << 20},
              "The most gradient that one reduction carries, unless one parameter is larger.",
              .topic = Topic::kZero, .commands = kTrainCommand, .placeholder = "SIZE",
+             .range = {.min = 1, .max = 0x1p40});
+
+//---- Precision and memory
+
+ZEROBOX_FLAG(std::string, dtype, "fp32",
+             "Type of parameters and activations. bf16 is mixed precision: arithmetic and the "
+             "optimizer's master weights stay in fp32.",
+             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
+             .placeholder = "fp32|bf16");
+ZEROBOX_FLAG(std::string, grad_accum_dtype, "auto",
+             "Type in which gradients are kept and sent; auto is that of --dtype with one "
+             "micro-batch a step, else fp32.",
+             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
+             .placeholder = "auto|bf16|fp32");
+ZEROBOX_FLAG(
+    std::string, activation_checkpointing, "none",
+    "What backward computes again instead of keeping it from forward: none; selective, what "
+    "is cheap to compute (norms, GELU); full, all of a block but its input.",
+    .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
+    .placeholder = "none|selective|full");
+ZEROBOX_FLAG(std::string, offload, "none",
+             "What leaves the device for the machine's memory: the optimizer's states, which are "
+             "updated there, or what activation checkpointing keeps, or both.",
+             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
+             .placeholder = "none|optimizer|activations|optimizer,activations");
+ZEROBOX_FLAG(zerobox::Bytes, logits_bytes, {int64_t{64} << 20},
+             "The most that the head's logits take at a time; it computes a chunk of rows after "
+             "the other, at least one.",
+             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand, .placeholder = "SIZE",
              .range = {.min = 1, .max = 0x1p40});
 
 //---- Model
@@ -144,7 +171,8 @@ ZEROBOX_FLAG(double, lr, 1e-3, "Learning rate at the end of the warm-up.",
 ZEROBOX_FLAG(double, min_lr, 1e-4,
              "Learning rate at the end of the run; between the two it falls along a cosine.",
              .topic = Topic::kBatchAndSchedule, .commands = kTrainCommand, .placeholder = "X",
-             .range = {.min = 0, .max = 1000});
+             .range = {.min = 0, .max = 1000},
+             .default_text = "0.0001; lr / 10 where --lr is below that");
 ZEROBOX_FLAG(int64_t, warmup, 0, "Steps in which the learning rate rises from 0.",
              .topic = Topic::kBatchAndSchedule, .commands = kTrainCommand, .placeholder = "N",
              .range = {.min = 0, .max = 1e9}, .default_text = "5% of --steps");
@@ -209,6 +237,8 @@ std::string_view Title(Topic topic) {
       return "Devices and memory";
     case Topic::kZero:
       return "ZeRO";
+    case Topic::kPrecisionAndMemory:
+      return "Precision and memory";
     case Topic::kModel:
       return "Model";
     case Topic::kBatchAndSchedule:

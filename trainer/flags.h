@@ -34,6 +34,7 @@ enum class Topic : uint8_t {
   kDataAndOutput,
   kDevicesAndMemory,
   kZero,
+  kPrecisionAndMemory,
   kModel,
   kBatchAndSchedule,
   kOptimizer,
@@ -87,8 +88,12 @@ ABSL_DECLARE_FLAG(int64_t, devices);
 ABSL_DECLARE_FLAG(int64_t, threads);
 ABSL_DECLARE_FLAG(zerobox::Bytes, device_memory);
 ABSL_DECLARE_FLAG(int64_t, zero_stage);
-ABSL_DECLARE_FLAG(std::string, dtype);
 ABSL_DECLARE_FLAG(zerobox::Bytes, bucket_bytes);
+ABSL_DECLARE_FLAG(std::string, dtype);
+ABSL_DECLARE_FLAG(std::string, grad_accum_dtype);
+ABSL_DECLARE_FLAG(std::string, activation_checkpointing);
+ABSL_DECLARE_FLAG(std::string, offload);
+ABSL_DECLARE_FLAG(zerobox::Bytes, logits_bytes);
 ABSL_DECLARE_FLAG(std::string, model);
 ABSL_DECLARE_FLAG(int64_t, n_layer);
 ABSL_DECLARE_FLAG(int64_t, n_head);

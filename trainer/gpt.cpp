@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/gpt.h"
 
+#include <algorithm>
+#include <cassert>
 #include <cmath>
-#include <cstdlib>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -72,33 +74,47 @@ InitialValue InitialValueOf(const ModelConfig& config, ParameterId parameter) {
   }
 }
 
-Gpt::Gpt(Device& device, const ModelConfig& config, const Layout& layout, double dropout,
-         uint64_t seed)
+Gpt::Gpt(Device& device, const Layout& layout, const TrainSettings& settings)
     : device_(device),
       ops_(device.ops()),
-      config_(config),
       layout_(layout),
-      dropout_(static_cast<float>(dropout)),
-      seed_(seed) {}
+      config_(settings.model),
+      dtype_(settings.dtype),
+      dropout_(static_cast<float>(settings.dropout)),
+      seed_(settings.seed),
+      logits_bytes_(settings.logits_bytes),
+      checkpointing_(settings.activation_checkpointing),
+      checkpoints_(device, settings) {}
 
-MicroBatchInFlight Gpt::Begin(const Batch& batch, bool training) const {
+MicroBatchInFlight Gpt::BeginTraining(const Batch& batch, Buffer loss_sum) const {
+  MicroBatchInFlight mb = BeginEvaluation(batch, loss_sum);
+  mb.training = true;
+  return mb;
+}
+
+MicroBatchInFlight Gpt::BeginEvaluation(const Batch& batch, Buffer loss_sum) const {
   MicroBatchInFlight mb;
   mb.batch = batch;
-  mb.training = training;
+  mb.loss_sum = loss_sum;
   mb.blocks.resize(config_.n_layer);
   return mb;
 }
 
+MicroBatchInFlight Gpt::BeginSampling(const Batch& batch) const {
+  assert(batch.sequences == 1);
+  return BeginEvaluation(batch, /*loss_sum=*/{});
+}
+
 void Gpt::End(MicroBatchInFlight& mb) const { PopTo(mb, 0); }
 
-void Gpt::Forward(const Visit& visit, Buffer w, MicroBatchInFlight& mb, Buffer loss_sum) const {
+void Gpt::Forward(const Visit& visit, Buffer w, MicroBatchInFlight& mb) {
   if (visit.unit != kEnds) return BlockForward(visit.unit - BlockUnit(0), w, mb);
   if (visit.index == 0) return LookupForward(w, mb);
-  HeadForward(w, mb, loss_sum);
+  HeadForward(w, mb);
 }
 
 void Gpt::Backward(const Visit& visit, Buffer w, MicroBatchInFlight& mb, Stage0& zero,
-                   float loss_scale) const {
+                   float loss_scale) {
   if (visit.unit != kEnds) return BlockBackward(visit.unit - BlockUnit(0), w, mb, zero);
   if (visit.needs_parameters) return HeadBackward(w, mb, zero, loss_scale);
   LookupBackward(mb, zero);
@@ -106,99 +122,162 @@ void Gpt::Backward(const Visit& visit, Buffer w, MicroBatchInFlight& mb, Stage0&
 
 // ---- forward ----
 
-void Gpt::LookupForward(Buffer w, MicroBatchInFlight& mb) const {
-  const SequenceShape shape = Shape(mb);
-  // At the bottom of the stack, because it outlives everything that backward pops.
-  if (mb.training) mb.dstream = Push(mb, shape.elements(), "gradient of the residual stream");
-  mb.embedded = Push(mb, shape.elements(), "embedded");
-  ops_.EmbeddingForward(mb.embedded, mb.batch.inputs, In(w, kTokenEmbedding),
-                        In(w, kPositionEmbedding), shape, Drop(mb, 0, DropoutSite::kEmbedding));
+void Gpt::LookupForward(Buffer w, MicroBatchInFlight& mb) {
+  // At the bottom of the stack, because it outlives everything that backward pops. Early costs
+  // nothing: memory peaks in backward.
+  if (mb.training) mb.dstream = PushStream(mb, "gradient of the residual stream");
+  const Buffer out = OpenStream(0, mb);
+  ops_.EmbeddingForward(out, mb.batch.inputs, In(w, kTokenEmbedding), In(w, kPositionEmbedding),
+                        Shape(mb), Drop(mb, 0, DropoutSite::kEmbedding));
 }
 
-void Gpt::BlockForward(int block, Buffer w, MicroBatchInFlight& mb) const {
+void Gpt::BlockForward(int block, Buffer w, MicroBatchInFlight& mb) {
+  const SequenceShape shape = Shape(mb);
+  const auto p = [&](BlockParameter parameter) { return In(w, OfBlock(block, parameter)); };
+  Block& a = mb.blocks[block];
+  a.height = mb.stack.size();
+  const Buffer out = OpenStream(block + 1, mb);
+  const size_t inside = mb.stack.size();
+  const bool checkpointed = Checkpointed(mb);
+  const bool input_only = checkpointing_ == ActivationCheckpointing::kFull;
+  if (checkpointed && input_only) checkpoints_.Keep(block);
+  ComputeInside(Pass::kForward, block, w, mb);
+
+  // out = middle + dropout(gelu(norm2(middle) W) W'). Backward reads nothing of this.
+  if (checkpointed && block + 1 < config_.n_layer) checkpoints_.AwaitSlot(block + 1);
+  ops_.LinearForward(out, a[kGelu], p(kMlpProjectionWeight), p(kMlpProjectionBias), shape.rows(),
+                     kMlpRatio * shape.channels, shape.channels);
+  ops_.ResidualForward(out, a[kMiddle], out, shape, Drop(mb, block, DropoutSite::kMlpOutput));
+  if (checkpointed && !input_only) checkpoints_.Keep(block);
+  if (checkpointed || !mb.training) PopTo(mb, inside);
+}
+
+void Gpt::ComputeInside(Pass pass, int block, Buffer w, MicroBatchInFlight& mb) const {
   const SequenceShape shape = Shape(mb);
   const int64_t rows = shape.rows();
   const int64_t c = shape.channels;
   const auto p = [&](BlockParameter parameter) { return In(w, OfBlock(block, parameter)); };
   Block& a = mb.blocks[block];
-  a.height = mb.stack.size();
-  a.in = block == 0 ? mb.embedded : mb.blocks[block - 1].out;
+  // Finds memory for tensors, and says whether they are to be computed.
+  const auto make = [&](std::initializer_list<BlockTensor> tensors) {
+    bool missing = pass == Pass::kForward;
+    for (const BlockTensor tensor : tensors) {
+      if (Checkpointed(mb) && Keeps(checkpointing_, tensor)) continue;
+      a.tensors[tensor] = Push(mb, IsStatistic(tensor) ? DType::kFloat32 : dtype_,
+                               ElementsOf(tensor, config_, rows), kBlockTensorSpecs[tensor].label);
+      missing = true;
+    }
+    return missing;
+  };
 
-  // middle = in + dropout(attention(norm1(in)) W)
-  a.norm1 = NormForward(mb, a.in, p(kNorm1Weight), p(kNorm1Bias));
-  a.qkv = Push(mb, 3 * shape.elements(), "qkv");
-  ops_.LinearForward(a.qkv, a.norm1.out, p(kQkvWeight), p(kQkvBias), rows, c, 3 * c);
-  a.attention = Push(mb, shape.elements(), "attention");
-  a.logsumexp = Push(mb, shape.batch * config_.n_head * shape.positions, "attention logsumexp");
-  ops_.AttentionForward(a.attention, a.logsumexp, a.qkv, shape, config_.n_head,
-                        Drop(mb, block, DropoutSite::kAttention));
-  a.middle = Push(mb, shape.elements(), "residual after attention");
-  ops_.LinearForward(a.middle, a.attention, p(kProjectionWeight), p(kProjectionBias), rows, c, c);
-  ops_.ResidualForward(a.middle, a.in, a.middle, shape,
-                       Drop(mb, block, DropoutSite::kAttentionOutput));
+  // middle = in + dropout(attention(norm1(in) W) W')
+  if (make({kNorm1Mean, kNorm1Rstd, kNorm1})) {
+    ops_.LayerNormForward(a[kNorm1], a[kNorm1Mean], a[kNorm1Rstd], a[kBlockIn], p(kNorm1Weight),
+                          p(kNorm1Bias), rows, c);
+  }
+  if (make({kQkv})) {
+    ops_.LinearForward(a[kQkv], a[kNorm1], p(kQkvWeight), p(kQkvBias), rows, c, 3 * c);
+  }
+  if (make({kLogSumExp, kAttention})) {
+    ops_.AttentionForward(a[kAttention], a[kLogSumExp], a[kQkv], shape, config_.n_head,
+                          Drop(mb, block, DropoutSite::kAttention));
+  }
+  if (make({kMiddle})) {
+    ops_.LinearForward(a[kMiddle], a[kAttention], p(kProjectionWeight), p(kProjectionBias), rows, c,
+                       c);
+    ops_.ResidualForward(a[kMiddle], a[kBlockIn], a[kMiddle], shape,
+                         Drop(mb, block, DropoutSite::kAttentionOutput));
+  }
 
-  // out = middle + dropout(gelu(norm2(middle) W) W')
-  a.norm2 = NormForward(mb, a.middle, p(kNorm2Weight), p(kNorm2Bias));
-  a.fc = Push(mb, kMlpRatio * shape.elements(), "MLP before GELU");
-  ops_.LinearForward(a.fc, a.norm2.out, p(kFcWeight), p(kFcBias), rows, c, kMlpRatio * c);
-  a.gelu = Push(mb, kMlpRatio * shape.elements(), "MLP after GELU");
-  ops_.GeluForward(a.gelu, a.fc);
-  a.out = Push(mb, shape.elements(), "residual after MLP");
-  ops_.LinearForward(a.out, a.gelu, p(kMlpProjectionWeight), p(kMlpProjectionBias), rows,
-                     kMlpRatio * c, c);
-  ops_.ResidualForward(a.out, a.middle, a.out, shape, Drop(mb, block, DropoutSite::kMlpOutput));
+  // gelu(norm2(middle) W)
+  if (make({kNorm2Mean, kNorm2Rstd, kNorm2})) {
+    ops_.LayerNormForward(a[kNorm2], a[kNorm2Mean], a[kNorm2Rstd], a[kMiddle], p(kNorm2Weight),
+                          p(kNorm2Bias), rows, c);
+  }
+  if (make({kFc})) {
+    ops_.LinearForward(a[kFc], a[kNorm2], p(kFcWeight), p(kFcBias), rows, c, kMlpRatio * c);
+  }
+  if (make({kGelu})) ops_.GeluForward(a[kGelu], a[kFc]);
 }
 
-void Gpt::HeadForward(Buffer w, MicroBatchInFlight& mb, Buffer loss_sum) const {
-  const SequenceShape shape = Shape(mb);
-  const int64_t v = config_.vocab_size;
-  const Buffer in = mb.blocks.empty() ? mb.embedded : mb.blocks.back().out;
+void Gpt::HeadForward(Buffer w, MicroBatchInFlight& mb) const {
+  const int64_t c = config_.n_embd;
   mb.head_height = mb.stack.size();
-  mb.final_norm = NormForward(mb, in, In(w, kFinalNormWeight), In(w, kFinalNormBias));
-  mb.logits = Push(mb, shape.rows() * v, "logits");
-  mb.losses = Push(mb, shape.rows(), "losses");
-  ops_.HeadForward(mb.logits, mb.final_norm.out, In(w, kTokenEmbedding), shape.rows(),
-                   shape.channels, v);
-  if (loss_sum.empty()) return;  // sampling wants the logits only
-  ops_.CrossEntropyForward(mb.losses, mb.logits, mb.batch.targets, shape.rows(), v);
-  ops_.AccumulateSum(loss_sum, mb.losses);
+  if (mb.loss_sum.empty()) {
+    const Buffer last = mb.head_in.Slice(mb.head_in.elements - c, c);
+    mb.final_norm = FinalNorm(w, last, mb);
+    mb.logits = Push(mb, dtype_, config_.vocab_size, "logits");
+    ops_.HeadForward(mb.logits, mb.final_norm.out, In(w, kTokenEmbedding), 1, c,
+                     config_.vocab_size);
+    return;
+  }
+  mb.final_norm = FinalNorm(w, mb.head_in, mb);
+  // In training the logits wait for backward, so that they are needed in one visit only.
+  if (!mb.training) Losses(w, mb, /*dnorm=*/{}, /*dtokens=*/{}, /*loss_scale=*/0);
+}
+
+void Gpt::Losses(Buffer w, MicroBatchInFlight& mb, Buffer dnorm, Buffer dtokens,
+                 float loss_scale) const {
+  const int64_t rows = Shape(mb).rows();
+  const int64_t c = config_.n_embd;
+  const int64_t v = config_.vocab_size;
+  const int64_t chunk = std::clamp<int64_t>(logits_bytes_ / (v * SizeOf(dtype_)), 1, rows);
+  const Buffer wte = In(w, kTokenEmbedding);
+  const Buffer losses = Push(mb, DType::kFloat32, rows, "losses");
+  const Buffer memory = Push(mb, dtype_, chunk * v, "logits");
+  for (int64_t first = 0; first < rows; first += chunk) {
+    const int64_t n = std::min(chunk, rows - first);
+    const Buffer logits = memory.Slice(0, n * v);
+    const Buffer norm = mb.final_norm.out.Slice(first * c, n * c);
+    const Buffer targets = mb.batch.targets.Slice(first, n);
+    ops_.HeadForward(logits, norm, wte, n, c, v);
+    ops_.CrossEntropyForward(losses.Slice(first, n), logits, targets, n, v);
+    if (dnorm.empty()) continue;
+    ops_.CrossEntropyBackward(logits, targets, n, v, loss_scale);
+    const Buffer dlogits = logits;
+    ops_.HeadBackward(dnorm.Slice(first * c, n * c), dtokens, dlogits, norm, wte, n, c, v);
+  }
+  ops_.AccumulateSum(mb.loss_sum, losses);
 }
 
 // ---- backward: the same visits reversed; dstream is the gradient of the residual stream ----
 
 void Gpt::HeadBackward(Buffer w, MicroBatchInFlight& mb, Stage0& zero, float loss_scale) const {
-  const SequenceShape shape = Shape(mb);
-  const int64_t v = config_.vocab_size;
-  const Buffer in = mb.blocks.empty() ? mb.embedded : mb.blocks.back().out;
-  ops_.CrossEntropyBackward(mb.logits, mb.batch.targets, shape.rows(), v, loss_scale);
-  const Buffer dlogits = mb.logits;
-  const Buffer dnorm = Push(mb, shape.elements(), "gradient of the final norm's output");
+  const Buffer dnorm = PushStream(mb, "gradient of the final norm's output");
   // Half of the tied embedding's gradient; the lookup adds the other half and reduces it.
-  ops_.HeadBackward(dnorm, zero.Gradient(kTokenEmbedding), dlogits, mb.final_norm.out,
-                    In(w, kTokenEmbedding), shape.rows(), shape.channels, v);
+  Losses(w, mb, dnorm, zero.Gradient(kTokenEmbedding), loss_scale);
   device_.Zero(StreamId::kCompute, mb.dstream);
-  NormBackward(mb.dstream, dnorm, in, mb.final_norm, w, kFinalNormWeight, shape.rows(), zero);
+  NormBackward(mb.dstream, dnorm, mb.head_in, mb.final_norm, w, kFinalNormWeight, Shape(mb).rows(),
+               zero);
   PopTo(mb, mb.head_height);
 }
 
-void Gpt::BlockBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero) const {
+void Gpt::BlockBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero) {
+  const bool checkpointed = Checkpointed(mb);
+  if (checkpointed) {
+    PopTo(mb, mb.blocks[block].height);  // what the last block left to the head
+    if (block > 0) checkpoints_.Fetch(block - 1);
+    checkpoints_.Await(block);
+    ComputeInside(Pass::kBackward, block, w, mb);
+  }
   MlpBackward(block, w, mb, zero);
   AttentionBackward(block, w, mb, zero);
   PopTo(mb, mb.blocks[block].height);
+  if (checkpointed) checkpoints_.Release(block);
 }
 
 void Gpt::MlpBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero) const {
-  const SequenceShape shape = Shape(mb);
+  const int64_t rows = Shape(mb).rows();
   const Block& a = mb.blocks[block];
   const size_t height = mb.stack.size();
   const Buffer dbranch = BranchGradient(mb, block, DropoutSite::kMlpOutput);
-  const Buffer dfc = Push(mb, kMlpRatio * shape.elements(), "gradient of the MLP's inside");
-  const Buffer dnorm = Push(mb, shape.elements(), "gradient of norm 2's output");
-  LinearBackward(dfc, dbranch, a.gelu, w, OfBlock(block, kMlpProjectionWeight), shape.rows(), zero);
-  ops_.GeluBackward(dfc, a.fc, dfc);
-  LinearBackward(dnorm, dfc, a.norm2.out, w, OfBlock(block, kFcWeight), shape.rows(), zero);
-  NormBackward(mb.dstream, dnorm, a.middle, a.norm2, w, OfBlock(block, kNorm2Weight), shape.rows(),
-               zero);
+  const Buffer dfc = Push(mb, dtype_, a[kFc].elements, "gradient of the MLP's inside");
+  const Buffer dnorm = PushStream(mb, "gradient of norm 2's output");
+  LinearBackward(dfc, dbranch, a[kGelu], w, OfBlock(block, kMlpProjectionWeight), rows, zero);
+  ops_.GeluBackward(dfc, a[kFc], dfc);
+  LinearBackward(dnorm, dfc, a[kNorm2], w, OfBlock(block, kFcWeight), rows, zero);
+  NormBackward(mb.dstream, dnorm, a[kMiddle], {a[kNorm2], a[kNorm2Mean], a[kNorm2Rstd]}, w,
+               OfBlock(block, kNorm2Weight), rows, zero);
   PopTo(mb, height);
 }
 
@@ -207,16 +286,16 @@ void Gpt::AttentionBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0&
   const Block& a = mb.blocks[block];
   const size_t height = mb.stack.size();
   const Buffer dbranch = BranchGradient(mb, block, DropoutSite::kAttentionOutput);
-  const Buffer dattention = Push(mb, shape.elements(), "gradient of attention");
-  const Buffer dqkv = Push(mb, 3 * shape.elements(), "gradient of qkv");
-  LinearBackward(dattention, dbranch, a.attention, w, OfBlock(block, kProjectionWeight),
+  const Buffer dattention = PushStream(mb, "gradient of attention");
+  const Buffer dqkv = Push(mb, dtype_, a[kQkv].elements, "gradient of qkv");
+  LinearBackward(dattention, dbranch, a[kAttention], w, OfBlock(block, kProjectionWeight),
                  shape.rows(), zero);
-  ops_.AttentionBackward(dqkv, dattention, a.qkv, a.attention, a.logsumexp, shape, config_.n_head,
-                         Drop(mb, block, DropoutSite::kAttention));
+  ops_.AttentionBackward(dqkv, dattention, a[kQkv], a[kAttention], a[kLogSumExp], shape,
+                         config_.n_head, Drop(mb, block, DropoutSite::kAttention));
   const Buffer dnorm = dattention;  // its contents are used up
-  LinearBackward(dnorm, dqkv, a.norm1.out, w, OfBlock(block, kQkvWeight), shape.rows(), zero);
-  NormBackward(mb.dstream, dnorm, a.in, a.norm1, w, OfBlock(block, kNorm1Weight), shape.rows(),
-               zero);
+  LinearBackward(dnorm, dqkv, a[kNorm1], w, OfBlock(block, kQkvWeight), shape.rows(), zero);
+  NormBackward(mb.dstream, dnorm, a[kBlockIn], {a[kNorm1], a[kNorm1Mean], a[kNorm1Rstd]}, w,
+               OfBlock(block, kNorm1Weight), shape.rows(), zero);
   PopTo(mb, height);
 }
 
@@ -232,13 +311,25 @@ void Gpt::LookupBackward(MicroBatchInFlight& mb, Stage0& zero) const {
 
 // ---- parts ----
 
-MicroBatchInFlight::Norm Gpt::NormForward(MicroBatchInFlight& mb, Buffer x, Buffer weight,
-                                          Buffer bias) const {
-  const SequenceShape shape = Shape(mb);
-  const Norm norm{Push(mb, shape.elements(), "norm"), Push(mb, shape.rows(), "norm mean"),
-                  Push(mb, shape.rows(), "norm rstd")};
-  ops_.LayerNormForward(norm.out, norm.mean, norm.rstd, x, weight, bias, shape.rows(),
-                        shape.channels);
+Buffer Gpt::OpenStream(int block, MicroBatchInFlight& mb) {
+  Buffer& stream = block == config_.n_layer ? mb.head_in : mb.blocks[block].tensors[kBlockIn];
+  if (!mb.training && block > 0) {
+    stream = mb.blocks[block - 1][kBlockIn];  // nobody reads it again, so it is overwritten
+  } else if (Checkpointed(mb) && block < config_.n_layer) {
+    checkpoints_.Open(block, Shape(mb).rows(), mb.blocks[block].tensors);
+  } else {
+    stream = PushStream(mb, "residual stream");
+  }
+  return stream;
+}
+
+MicroBatchInFlight::Norm Gpt::FinalNorm(Buffer w, Buffer x, MicroBatchInFlight& mb) const {
+  const int64_t rows = x.elements / config_.n_embd;
+  const Norm norm{Push(mb, dtype_, x.elements, "final norm"),
+                  Push(mb, DType::kFloat32, rows, "final norm mean"),
+                  Push(mb, DType::kFloat32, rows, "final norm rstd")};
+  ops_.LayerNormForward(norm.out, norm.mean, norm.rstd, x, In(w, kFinalNormWeight),
+                        In(w, kFinalNormBias), rows, config_.n_embd);
   return norm;
 }
 
@@ -266,7 +357,7 @@ void Gpt::NormBackward(Buffer dx, Buffer dout, Buffer x, const Norm& norm, Buffe
 
 Buffer Gpt::BranchGradient(MicroBatchInFlight& mb, int block, DropoutSite site) const {
   if (dropout_ == 0) return mb.dstream;
-  const Buffer dbranch = Push(mb, Shape(mb).elements(), "gradient before dropout");
+  const Buffer dbranch = PushStream(mb, "gradient before dropout");
   ops_.DropoutBackward(dbranch, mb.dstream, Shape(mb), Drop(mb, block, site));
   return dbranch;
 }
@@ -276,10 +367,14 @@ Buffer Gpt::In(Buffer w, ParameterId parameter) const {
   return w.Slice(range.begin - layout_.Unit(layout_.spec(parameter).unit).begin, range.size());
 }
 
-Buffer Gpt::Push(MicroBatchInFlight& mb, int64_t elements, const char* label) const {
-  mb.stack.push_back(device_.Allocate(Region::kActivations, Category::kActivations, DType::kFloat32,
-                                      elements, label));
+Buffer Gpt::Push(MicroBatchInFlight& mb, DType dtype, int64_t elements, const char* label) const {
+  mb.stack.push_back(
+      device_.Allocate(Region::kActivations, Category::kActivations, dtype, elements, label));
   return mb.stack.back();
+}
+
+Buffer Gpt::PushStream(MicroBatchInFlight& mb, const char* label) const {
+  return Push(mb, dtype_, Shape(mb).elements(), label);
 }
 
 void Gpt::PopTo(MicroBatchInFlight& mb, size_t height) const {
@@ -287,6 +382,10 @@ void Gpt::PopTo(MicroBatchInFlight& mb, size_t height) const {
     device_.Free(mb.stack.back());
     mb.stack.pop_back();
   }
+}
+
+bool Gpt::Checkpointed(const MicroBatchInFlight& mb) const {
+  return mb.training && checkpointing_ != ActivationCheckpointing::kNone;
 }
 
 SequenceShape Gpt::Shape(const MicroBatchInFlight& mb) const {

@@ -14,6 +14,7 @@
 
 #include "ops/device/device.h"
 #include "ops/ops.h"
+#include "trainer/activation_checkpoints.h"
 #include "trainer/settings.h"
 #include "zero/layout.h"
 #include "zero/stage0.h"
@@ -73,53 +74,70 @@ struct MicroBatchInFlight {
   };
   struct Block {
     size_t height = 0;  // of the stack below it
-    Buffer in;          // the residual stream as the block before left it
-    Norm norm1, norm2;
-    Buffer qkv, attention, logsumexp, middle, fc, gelu, out;
+    BlockTensors tensors;
+    Buffer operator[](BlockTensor tensor) const { return tensors[tensor]; }
   };
   Batch batch;
   bool training = false;
-  Buffer dstream;   // gradient of the residual stream, (B, T, C)
-  Buffer embedded;  // the first block's input
+  Buffer loss_sum;
+  Buffer dstream;  // gradient of the residual stream, (B, T, C)
   std::vector<Block> blocks;
+  Buffer head_in;  // the residual stream as the last block left it
   size_t head_height = 0;
   Norm final_norm;
-  Buffer logits;
-  Buffer losses;
+  Buffer logits;              // (V), of a sequence's last position: sampling
   std::vector<Buffer> stack;  // everything allocated, oldest first
 };
 
+// One micro-batch is in flight at a time.
 class Gpt {
  public:
-  Gpt(Device& device, const ModelConfig& config, const Layout& layout, double dropout,
-      uint64_t seed);
+  // Of the settings it takes what concerns the model. `layout` stays.
+  Gpt(Device& device, const Layout& layout, const TrainSettings& settings);
 
-  // Training keeps what backward needs; otherwise dropout is off.
-  MicroBatchInFlight Begin(const Batch& batch, bool training) const;
-  // One visit. `w` is the whole of the visit's unit (Stage0::Acquire). The head's forward adds the
-  // sum of the losses to `loss_sum` (fp64, 1); its backward scales the loss by `loss_scale`.
-  void Forward(const Visit& visit, Buffer w, MicroBatchInFlight& mb, Buffer loss_sum) const;
+  // The sum of the losses is added to `loss_sum` (fp64, 1), by the head's backward.
+  MicroBatchInFlight BeginTraining(const Batch& batch, Buffer loss_sum) const;
+  // Forward visits alone: nothing is kept, dropout is off. The head adds to `loss_sum`.
+  MicroBatchInFlight BeginEvaluation(const Batch& batch, Buffer loss_sum) const;
+  // Forward visits of one sequence: the head leaves its last position's logits.
+  MicroBatchInFlight BeginSampling(const Batch& batch) const;
+
+  // One visit. `w` is the whole of the visit's unit (Stage0::Acquire). The gradient is that of the
+  // sum of the losses times `loss_scale`.
+  void Forward(const Visit& visit, Buffer w, MicroBatchInFlight& mb);
   void Backward(const Visit& visit, Buffer w, MicroBatchInFlight& mb, Stage0& zero,
-                float loss_scale) const;
-  // Frees what is left, after a forward pass alone.
+                float loss_scale);
+  // Frees what is left, after forward visits alone.
   void End(MicroBatchInFlight& mb) const;
 
  private:
   using Block = MicroBatchInFlight::Block;
   using Norm = MicroBatchInFlight::Norm;
 
-  void LookupForward(Buffer w, MicroBatchInFlight& mb) const;
-  void BlockForward(int block, Buffer w, MicroBatchInFlight& mb) const;
-  void HeadForward(Buffer w, MicroBatchInFlight& mb, Buffer loss_sum) const;
+  void LookupForward(Buffer w, MicroBatchInFlight& mb);
+  void BlockForward(int block, Buffer w, MicroBatchInFlight& mb);
+  // What a block's backward reads: all of it in the forward visit, what was not kept in the
+  // backward visit.
+  void ComputeInside(Pass pass, int block, Buffer w, MicroBatchInFlight& mb) const;
+  void HeadForward(Buffer w, MicroBatchInFlight& mb) const;
   void HeadBackward(Buffer w, MicroBatchInFlight& mb, Stage0& zero, float loss_scale) const;
-  void BlockBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero) const;
+  void BlockBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero);
   void MlpBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero) const;
   void AttentionBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero) const;
   void LookupBackward(MicroBatchInFlight& mb, Stage0& zero) const;
 
-  Buffer Push(MicroBatchInFlight& mb, int64_t elements, const char* label) const;
+  // Memory for the residual stream as this block will find it; block n_layer is the head.
+  Buffer OpenStream(int block, MicroBatchInFlight& mb);
+  // Logits in chunks of rows within their budget, and from each chunk the losses; and where `dnorm`
+  // is not empty, the gradients of the final norm's output and of the tied embedding.
+  void Losses(Buffer w, MicroBatchInFlight& mb, Buffer dnorm, Buffer dtokens,
+              float loss_scale) const;
+
+  Buffer Push(MicroBatchInFlight& mb, DType dtype, int64_t elements, const char* label) const;
+  // (B, T, C) in the type of the activations.
+  Buffer PushStream(MicroBatchInFlight& mb, const char* label) const;
   void PopTo(MicroBatchInFlight& mb, size_t height) const;
-  Norm NormForward(MicroBatchInFlight& mb, Buffer x, Buffer weight, Buffer bias) const;
+  Norm FinalNorm(Buffer w, Buffer x, MicroBatchInFlight& mb) const;
   // A linear layer's or a norm's two gradients, asked for and given back.
   void LinearBackward(Buffer dx, Buffer dy, Buffer x, Buffer w, ParameterId weight, int64_t rows,
                       Stage0& zero) const;
@@ -128,15 +146,21 @@ class Gpt {
   // The gradient of a branch behind its dropout: `dstream` itself where nothing is dropped.
   Buffer BranchGradient(MicroBatchInFlight& mb, int block, DropoutSite site) const;
   Buffer In(Buffer w, ParameterId parameter) const;
+  // Backward reads checkpoints, and computes again what they lack.
+  bool Checkpointed(const MicroBatchInFlight& mb) const;
   SequenceShape Shape(const MicroBatchInFlight& mb) const;
   Dropout Drop(const MicroBatchInFlight& mb, int layer, DropoutSite site) const;
 
   Device& device_;
   Ops& ops_;
-  ModelConfig config_;
   const Layout& layout_;
-  float dropout_;
-  uint64_t seed_;
+  const ModelConfig config_;
+  const DType dtype_;
+  const float dropout_;
+  const uint64_t seed_;
+  const int64_t logits_bytes_;
+  const ActivationCheckpointing checkpointing_;
+  ActivationCheckpoints checkpoints_;
 };
 
 }  // namespace zerobox

@@ -2,12 +2,14 @@
 #include "trainer/model_file.h"
 
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "ops/bfloat16.h"
 #include "trainer/gpt.h"
 
 namespace zerobox {
@@ -30,10 +32,11 @@ std::string ModelPath(const std::string& run_folder) {
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> CreateModelFile(const std::string& run_folder,
-                                                                   const ModelConfig& config) {
+                                                                   const ModelConfig& config,
+                                                                   DType dtype) {
   std::vector<TensorInfo> tensors;
   for (const ParameterSpec& spec : GptParameters(config)) {
-    tensors.push_back({.name = spec.name, .dtype = DType::kFloat32, .shape = spec.shape});
+    tensors.push_back({.name = spec.name, .dtype = dtype, .shape = spec.shape});
   }
   std::map<std::string, std::string> metadata = {{"format", "pt"}, {"model", "gpt2"}};
   for (const auto& [name, field] : kFields) metadata[name] = absl::StrCat(config.*field);
@@ -59,6 +62,28 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const SafetensorsReader& reader) {
                                                    " does not divide"));
   }
   return config;
+}
+
+absl::StatusOr<DType> ReadModelDType(const SafetensorsReader& reader) {
+  const DType dtype = reader.tensors().empty() ? DType::kInt32 : reader.tensors().front().dtype;
+  if (dtype == DType::kFloat32 || dtype == DType::kBFloat16) return dtype;
+  return absl::InvalidArgumentError(
+      "the model's file wants parameters in fp32 or bf16 and has none: was it written by zerobox "
+      "train?");
+}
+
+std::vector<float> Widened(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / SizeOf(dtype));
+  if (dtype == DType::kFloat32) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    BFloat16 value;
+    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+    values[i] = ToFloat(value);
+  }
+  return values;
 }
 
 }  // namespace zerobox

@@ -4,8 +4,11 @@
 #ifndef ZEROBOX_TRAINER_MODEL_FILE_H_
 #define ZEROBOX_TRAINER_MODEL_FILE_H_
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "checkpoints/safetensors.h"
@@ -14,11 +17,17 @@
 namespace zerobox {
 
 std::string ModelPath(const std::string& run_folder);
-// For writing the parameters in the order of GptParameters.
+// For writing the parameters, all of one type, in the order of GptParameters.
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> CreateModelFile(const std::string& run_folder,
-                                                                   const ModelConfig& config);
+                                                                   const ModelConfig& config,
+                                                                   DType dtype);
 // The shape of a model that CreateModelFile wrote; InvalidArgument says what is missing or absurd.
 absl::StatusOr<ModelConfig> ReadModelConfig(const SafetensorsReader& reader);
+// The type of its parameters, fp32 or bf16: that of the first; InvalidArgument for any other.
+absl::StatusOr<DType> ReadModelDType(const SafetensorsReader& reader);
+
+// Numbers of type fp32 or bf16 as floats.
+std::vector<float> Widened(std::span<const std::byte> bytes, DType dtype);
 
 }  // namespace zerobox
 

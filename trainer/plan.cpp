@@ -15,7 +15,10 @@
 namespace zerobox {
 namespace {
 
-absl::StatusOr<RankPlan> PlanRank(const TrainSettings& settings, const Layout& layout, int rank) {
+// Of many micro-batches the middle ones are alike, so that three show every moment of a step.
+constexpr int64_t kMostWalked = 3;
+
+absl::StatusOr<RankPlan> WalkRank(const TrainSettings& settings, const Layout& layout, int rank) {
   PlanDevice device;
   PlanCommunicator communicator(rank, settings.devices);
   Replica replica(device, communicator, layout, settings);
@@ -33,11 +36,41 @@ absl::StatusOr<RankPlan> PlanRank(const TrainSettings& settings, const Layout& l
     if (auto loss = replica.EvaluateBatch(nullptr); !loss.ok()) return loss.status();
   }
   plan.memory = device.memory().ledger();
+  plan.host_memory = device.host_memory().ledger();
   if (settings.eval_interval > 0) {
     if (auto loss = replica.EvaluateBatch(nullptr); !loss.ok()) return loss.status();
   }
   if (absl::Status status = replica.ReadParameters(nullptr); !status.ok()) return status;
   plan.regions = device.memory().high_water();
+  plan.host_regions = device.host_memory().high_water();
+  return plan;
+}
+
+CollectiveCount Extrapolated(const CollectiveCount& two, const CollectiveCount& three,
+                             int64_t more) {
+  return {three.calls + more * (three.calls - two.calls),
+          three.bytes_sent + more * (three.bytes_sent - two.bytes_sent)};
+}
+
+absl::StatusOr<RankPlan> PlanRank(TrainSettings settings, const Layout& layout, int rank) {
+  const int64_t more = settings.grad_accum - kMostWalked;
+  settings.grad_accum = std::min(settings.grad_accum, kMostWalked);
+  absl::StatusOr<RankPlan> plan = WalkRank(settings, layout, rank);
+  if (more <= 0 || !plan.ok()) return plan;
+  settings.grad_accum = kMostWalked - 1;
+  const absl::StatusOr<RankPlan> two = WalkRank(settings, layout, rank);
+  if (!two.ok()) return two.status();
+  // Memory is the same; what is sent and copied grows by a middle micro-batch each.
+  Traffic& traffic = plan->step_traffic;
+  for (int i = 0; i < kCollectives; ++i) {
+    traffic.collectives[i] =
+        Extrapolated(two->step_traffic.collectives[i], traffic.collectives[i], more);
+  }
+  traffic.scalars = Extrapolated(two->step_traffic.scalars, traffic.scalars, more);
+  CopiedBytes& copies = plan->step_copies;
+  const CopiedBytes middle = copies - two->step_copies;
+  copies.to_host += more * middle.to_host;
+  copies.from_host += more * middle.from_host;
   return plan;
 }
 
@@ -46,7 +79,7 @@ std::vector<TrafficDifference> Differences(const TrainSettings& settings, const 
   std::vector<TrafficDifference> differences;
   const int64_t ranks = settings.devices;
   if (ranks == 1) return differences;
-  const StateWidths widths = WidthsOf(settings.dtype);
+  const StateWidths widths = WidthsOf(settings.types());
   const auto paper =
       StepTraffic(settings.zero_stage, layout.parameters(), ranks, settings.grad_accum, widths);
   const auto padded =
@@ -74,29 +107,63 @@ std::vector<TrafficDifference> Differences(const TrainSettings& settings, const 
   return differences;
 }
 
-std::vector<MemoryNote> Notes(const TrainSettings& settings, const Layout& layout) {
-  std::vector<MemoryNote> notes;
-  if (settings.devices == 1 || settings.zero_stage < 2) return notes;
-  const int64_t width = SizeOf(settings.dtype);
-  const int64_t ends = layout.Unit(kEnds).size() * width;
+// What stages 2 and 3 keep in communication buffers.
+void NoteBuffers(const TrainSettings& settings, const Layout& layout,
+                 std::vector<MemoryNote>& notes) {
+  if (settings.devices == 1 || settings.zero_stage < 2) return;
+  const int64_t gradient = SizeOf(settings.grad_accum_dtype);
+  const int64_t parameter = SizeOf(settings.dtype);
+  const int64_t ends = layout.Unit(kEnds).size();
   int64_t bucket = 0;
   int64_t block = 0;
-  for (UnitId unit = 1; unit < layout.units(); ++unit) {
-    block = std::max(block, layout.Unit(unit).size() * width);
-    for (const Bucket& b : layout.Buckets(unit)) bucket = std::max(bucket, b.range.size() * width);
+  for (UnitId unit = BlockUnit(0); unit < layout.units(); ++unit) {
+    block = std::max(block, layout.Unit(unit).size());
+    for (const Bucket& b : layout.Buckets(unit)) bucket = std::max(bucket, b.range.size());
   }
   const Category buffers = Category::kCommunicationBuffers;
-  notes.push_back({buffers, "two gradient buckets of constant size (C_B), each", bucket});
+  notes.push_back(
+      {buffers, "two gradient buckets of constant size (C_B), each", bucket * gradient});
   notes.push_back(
       {buffers,
        "the whole gradient of the ends (token and position embedding, final norm), from "
        "the head's backward to the lookup's",
-       ends});
-  if (settings.zero_stage < 3) return notes;
-  notes.push_back(
-      {buffers, "the ends' parameters, gathered for the lookup and for the head", ends});
-  notes.push_back(
-      {buffers, "up to two gathered blocks, the one in use and the one ahead, each", block});
+       ends * gradient});
+  if (settings.zero_stage < 3) return;
+  notes.push_back({buffers, "the ends' parameters, gathered for the lookup and for the head",
+                   ends * parameter});
+  notes.push_back({buffers, "up to two gathered blocks, the one in use and the one ahead, each",
+                   block * parameter});
+}
+
+void NoteOffload(const TrainSettings& settings, const RankPlan& rank,
+                 std::vector<MemoryNote>& notes) {
+  const auto held = [&](Category category) {
+    return rank.host_memory.at_peak[static_cast<size_t>(category)];
+  };
+  if (settings.offload_optimizer) {
+    const bool everything = settings.devices > 1 && settings.zero_stage == 0;
+    notes.push_back(
+        {Category::kOptimizerStates,
+         absl::StrCat("master weights, m and v, 12 bytes for each parameter ",
+                      everything ? absl::StrCat("of the model: stage 0 shares nothing, "
+                                                "so ",
+                                                settings.devices, " equal copies are kept")
+                                 : std::string("that the device owns")),
+         held(Category::kOptimizerStates), /*host=*/true});
+  }
+}
+
+std::vector<MemoryNote> Notes(const TrainSettings& settings, const Layout& layout,
+                              const RankPlan& rank) {
+  std::vector<MemoryNote> notes;
+  if (settings.types().mixed()) {
+    notes.push_back({Category::kGradients,
+                     absl::StrCat("bytes for each: gradients are kept and sent in ",
+                                  std::string(Name(settings.grad_accum_dtype))),
+                     SizeOf(settings.grad_accum_dtype)});
+  }
+  NoteBuffers(settings, layout, notes);
+  NoteOffload(settings, rank, notes);
   return notes;
 }
 
@@ -108,21 +175,28 @@ int64_t ReservedBytes(const RegionBytes& regions) {
 
 absl::StatusOr<RunPlan> PlanRun(const TrainSettings& settings) {
   absl::StatusOr<Layout> layout = Layout::Make(GptParameters(settings.model), settings.devices,
-                                               settings.bucket_bytes, settings.dtype);
+                                               settings.bucket_bytes, settings.grad_accum_dtype);
   if (!layout.ok()) return layout.status();
   RunPlan plan;
   plan.parameters = layout->parameters();
   plan.padding = layout->padding();
+  plan.types = settings.types();
   // Shards are of equal size, so what one rank holds and sends, every rank does.
   absl::StatusOr<RankPlan> rank_plan = PlanRank(settings, *layout, /*rank=*/0);
   if (!rank_plan.ok()) return rank_plan.status();
   plan.ranks.assign(settings.devices, *rank_plan);
   if (settings.devices > 1) {
     plan.paper_bytes = StepTraffic(settings.zero_stage, layout->parameters(), settings.devices,
-                                   settings.grad_accum, WidthsOf(settings.dtype));
+                                   settings.grad_accum, WidthsOf(settings.types()));
+  }
+  if (settings.offload_optimizer) {
+    const OffloadBytes paper =
+        OptimizerOffload(settings.zero_stage, layout->parameters(), settings.devices,
+                         settings.grad_accum, WidthsOf(settings.types()));
+    plan.paper_copies = {.to_host = paper.to_host, .from_host = paper.from_host};
   }
   plan.differences = Differences(settings, *layout);
-  plan.notes = Notes(settings, *layout);
+  plan.notes = Notes(settings, *layout, plan.ranks[0]);
   plan.program = TrainingProgram(settings.model.n_layer);
   return plan;
 }

@@ -14,33 +14,53 @@ Replica::Replica(Device& device, Communicator& communicator, const Layout& layou
       training_(TrainingProgram(settings.model.n_layer)),
       forward_(ForwardProgram(settings.model.n_layer)),
       reading_(ReadingProgram(settings.model.n_layer)),
-      model_(device, settings.model, layout, settings.dropout, settings.seed),
-      zero_(MakeStage(settings.zero_stage, device, communicator, layout)),
-      states_(device, zero_->owned_elements(), settings.optimizer),
+      model_(device, layout, settings),
+      zero_(MakeStage(settings.zero_stage, device, communicator, layout, settings.types())),
+      states_(MakeOptimizerStates(settings.offload_optimizer, device, layout, zero_->Owned(),
+                                  settings.types(), settings.optimizer)),
       feed_(device, settings.micro_batch, settings.model.seq_len),
       loss_sum_(device.Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64, 1,
                                 "loss sum")),
       results_ready_(device.MakeEvent("results ready")),
-      results_read_(device.MakeEvent("results read")) {}
+      results_read_(device.MakeEvent("results read")) {
+  zero_->AllocateParameters();
+  states_->Allocate();
+  zero_->AllocateGradients(*states_);
+}
 
-void Replica::InitializeWeights() {
+void Replica::InitializeWeights(const ParameterSource& given) {
   for (const Bucket& bucket : layout_.buckets()) {
-    const Held held = zero_->Parameters(bucket);
-    for (int i = 0; i < bucket.parameters; ++i) {
-      const ParameterId parameter = bucket.first_parameter + i;
-      const Range range = layout_.Parameter(parameter);
-      const Range part = Intersection(range, held.range);
-      if (part.size() == 0) continue;
-      const InitialValue initial = InitialValueOf(settings_.model, parameter);
-      if (initial.stddev == 0) {
-        device_.ops().Fill(held.Slice(part), initial.constant);
-      } else {
-        device_.ops().FillNormal(held.Slice(part), settings_.seed, parameter,
-                                 part.begin - range.begin, static_cast<float>(initial.stddev));
-      }
-    }
+    InitializeParts(device_.ops(), bucket, zero_->Parameters(bucket), given);
+    InitializeParts(states_->ops(), bucket, states_->Master(bucket), given);
   }
   zero_->ParametersSet();
+}
+
+// The numbers are the same wherever they are made, so parameters are master weights, rounded.
+void Replica::InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
+                              const ParameterSource& given) {
+  for (int i = 0; i < bucket.parameters; ++i) {
+    const ParameterId parameter = bucket.first_parameter + i;
+    const Range range = layout_.Parameter(parameter);
+    const Range part = Intersection(range, held.range);
+    if (part.size() == 0) continue;
+    if (given) {
+      std::vector<float> values(range.size());
+      given(parameter, values);
+      // One at a time is slow, and reaches every dtype and both sides.
+      for (int64_t element = part.begin; element < part.end; ++element) {
+        ops.Fill(held.Slice({element, element + 1}), values[element - range.begin]);
+      }
+      continue;
+    }
+    const InitialValue initial = InitialValueOf(settings_.model, parameter);
+    if (initial.stddev == 0) {
+      ops.Fill(held.Slice(part), initial.constant);
+    } else {
+      ops.FillNormal(held.Slice(part), settings_.seed, parameter, part.begin - range.begin,
+                     static_cast<float>(initial.stddev));
+    }
+  }
 }
 
 void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
@@ -52,21 +72,21 @@ void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
                   loss_scale);
     feed_.Done();
   }
-  zero_->Step(states_);
+  zero_->Step();
   device_.Record(*results_ready_, StreamId::kCompute);
   device_.Wait(StreamId::kToHost, *results_ready_);
   device_.CopyToHost(StreamId::kToHost, &outcome_.loss_sum, loss_sum_);
-  device_.CopyToHost(StreamId::kToHost, &outcome_.state, states_.step_state());
+  device_.CopyToHost(StreamId::kToHost, &outcome_.state, states_->step_state());
   device_.Record(*results_read_, StreamId::kToHost);
 }
 
 void Replica::RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale) {
   zero_->Begin(training_, where);
-  MicroBatchInFlight micro_batch = model_.Begin(batch, /*training=*/true);
+  MicroBatchInFlight micro_batch = model_.BeginTraining(batch, loss_sum_);
   for (const Visit& visit : training_) {
     const Buffer w = zero_->Acquire(visit);
     if (visit.pass == Pass::kForward) {
-      model_.Forward(visit, w, micro_batch, loss_sum_);
+      model_.Forward(visit, w, micro_batch);
     } else {
       model_.Backward(visit, w, micro_batch, *zero_, loss_scale);
     }
@@ -84,10 +104,10 @@ absl::StatusOr<double> Replica::EvaluateBatch(const FillBatch& fill) {
   if (HostBatch* batch = fill ? feed_.Next() : nullptr) fill(*batch);
   const Batch batch = feed_.Upload(settings_.micro_batch, settings_.model.seq_len);
   zero_->Begin(forward_, {});
-  MicroBatchInFlight micro_batch = model_.Begin(batch, /*training=*/false);
+  MicroBatchInFlight micro_batch = model_.BeginEvaluation(batch, loss_sum_);
   for (const Visit& visit : forward_) {
     const Buffer w = zero_->Acquire(visit);
-    model_.Forward(visit, w, micro_batch, loss_sum_);
+    model_.Forward(visit, w, micro_batch);
     zero_->Release(visit);
   }
   model_.End(micro_batch);
@@ -125,13 +145,14 @@ absl::Status Replica::ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink)
     for (int i = 0; i < bucket.parameters; ++i) {
       const ParameterId parameter = bucket.first_parameter + i;
       const Range range = layout_.Parameter(parameter);
-      parameter_.resize(range.size());
+      const Buffer values = Held{whole, w}.Slice(range);
+      parameter_.resize(values.bytes());
       device_.Record(*results_ready_, StreamId::kCompute);  // the unit is gathered
       device_.Wait(StreamId::kToHost, *results_ready_);
-      device_.CopyToHost(StreamId::kToHost, parameter_.data(), Held{whole, w}.Slice(range));
+      device_.CopyToHost(StreamId::kToHost, parameter_.data(), values);
       device_.Record(*results_read_, StreamId::kToHost);
       absl::Status status = device_.HostWait(*results_read_);
-      if (status.ok()) status = sink(parameter, parameter_.data());
+      if (status.ok()) status = sink(parameter, parameter_);
       if (!status.ok()) return status;
     }
   }

@@ -5,9 +5,11 @@
 #ifndef ZEROBOX_TRAINER_REPLICA_H_
 #define ZEROBOX_TRAINER_REPLICA_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,8 +32,11 @@ struct StepOutcome {
 // Fills a micro-batch; empty when planning.
 using FillMicroBatch = std::function<void(int64_t micro_batch, HostBatch& batch)>;
 using FillBatch = std::function<void(HostBatch& batch)>;
-// Receives a whole parameter in host memory.
-using ParameterSink = std::function<absl::Status(ParameterId parameter, const float* values)>;
+// Receives a whole parameter in host memory, in the type it is trained in.
+using ParameterSink =
+    std::function<absl::Status(ParameterId parameter, std::span<const std::byte> bytes)>;
+// Fills a whole parameter in host memory.
+using ParameterSource = std::function<void(ParameterId parameter, std::span<float> values)>;
 
 // Used by the worker thread of its device. Device, communicator and layout outlive it.
 class Replica {
@@ -39,7 +44,8 @@ class Replica {
   Replica(Device& device, Communicator& communicator, const Layout& layout,
           const TrainSettings& settings);
 
-  void InitializeWeights();
+  // Each parameter as InitialValueOf says or, for tests, as `given` fills it.
+  void InitializeWeights(const ParameterSource& given = nullptr);
   // Enqueues one step: every micro-batch forward and backward, then the update. The gradient is
   // that of the sum of the losses times `loss_scale`.
   void TrainStep(const FillMicroBatch& fill, float loss_scale);
@@ -51,6 +57,8 @@ class Replica {
   absl::Status ReadParameters(const ParameterSink& sink);
 
  private:
+  void InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
+                       const ParameterSource& given);
   void StartLossSum();
   void RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale);
   absl::Status ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink);
@@ -61,13 +69,13 @@ class Replica {
   const StepProgram training_, forward_, reading_;
   Gpt model_;
   std::unique_ptr<Stage0> zero_;
-  OptimizerStates states_;
+  std::unique_ptr<OptimizerStates> states_;
   BatchFeed feed_;
   Buffer loss_sum_;  // fp64 (1)
   // Host memory that results are copied to. It lives as long as the device may copy: a wait for
   // the copy can end before, when the run fails.
   StepOutcome outcome_;
-  std::vector<float> parameter_;
+  std::vector<std::byte> parameter_;
   std::unique_ptr<Event> results_ready_;  // compute -> to_host: loss and step state are final
   std::unique_ptr<Event>
       results_read_;  // to_host -> host: and copied; -> compute: may be overwritten

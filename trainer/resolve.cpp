@@ -13,6 +13,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "ops/device/host_memory.h"
 
 namespace zerobox {
@@ -50,6 +51,20 @@ class Resolver {
     Note(name, ToValue(value), source);
     return value;
   }
+
+  // The value that a flag comes to, where it was left to the program (auto).
+  void Derive(std::string_view name, std::string_view value) {
+    for (ResolvedFlag& flag : flags_) {
+      if (flag.name == name) flag.value = std::string(value), flag.source = "derived";
+    }
+  }
+  // The same value, as it is written best.
+  void Rewrite(std::string_view name, std::string_view value) {
+    for (ResolvedFlag& flag : flags_) {
+      if (flag.name == name) flag.value = std::string(value);
+    }
+  }
+  bool Given(std::string_view name) const { return line_.Given(name); }
 
   // In the order of definition, whatever the order of Take.
   std::vector<ResolvedFlag> TakeFlags() {
@@ -119,7 +134,13 @@ absl::Status ResolveSchedule(Resolver& resolver, TrainSettings& settings) {
   settings.steps = resolver.ZEROBOX_TAKE(steps);
   settings.seed = resolver.ZEROBOX_TAKE(seed);
   optimizer.learning_rate = resolver.ZEROBOX_TAKE(lr);
-  optimizer.min_learning_rate = resolver.ZEROBOX_TAKE(min_lr);
+  const bool below_default = optimizer.learning_rate < absl::GetFlag(FLAGS_min_lr);
+  if (below_default && !resolver.Given("min_lr")) {
+    optimizer.min_learning_rate =
+        resolver.ZEROBOX_TAKE(min_lr, "derived", std::optional(optimizer.learning_rate / 10));
+  } else {
+    optimizer.min_learning_rate = resolver.ZEROBOX_TAKE(min_lr);
+  }
   optimizer.warmup_steps =
       resolver.ZEROBOX_TAKE(warmup, "derived", std::optional<int64_t>(settings.steps / 20));
   optimizer.total_steps = settings.steps;
@@ -142,8 +163,7 @@ absl::Status ResolveSchedule(Resolver& resolver, TrainSettings& settings) {
 }
 
 absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSettings& settings) {
-  const std::string device =
-      resolver.ZEROBOX_TAKE(device, "derived", std::optional<std::string>("host"));
+  const std::string device = resolver.ZEROBOX_TAKE(device);
   if (device == "cuda") {
     return absl::InvalidArgumentError(
         "--device=cuda: this build has no CUDA devices; use --device=host");
@@ -152,6 +172,7 @@ absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSet
     return absl::InvalidArgumentError(absl::StrCat(
         "--device=", device, ": wanted auto, host or cuda, found '", device, "'; try host"));
   }
+  if (device == "auto") resolver.Derive("device", "host");
   settings.device = "host";
   settings.devices = static_cast<int>(resolver.ZEROBOX_TAKE(devices));
   settings.threads = static_cast<int>(
@@ -163,15 +184,88 @@ absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSet
   return absl::OkStatus();
 }
 
-absl::Status ResolveZero(Resolver& resolver, TrainSettings& settings) {
+void ResolveZero(Resolver& resolver, TrainSettings& settings) {
   settings.zero_stage = static_cast<int>(resolver.ZEROBOX_TAKE(zero_stage));
   settings.bucket_bytes = resolver.ZEROBOX_TAKE(bucket_bytes).value;
+}
+
+absl::Status UnknownChoice(const char* flag, const std::string& value, const char* wanted,
+                           const char* advice) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", value, ": wanted ", wanted, ", found '", value, "'; ", advice));
+}
+
+// After the batch: auto depends on it.
+absl::Status ResolveTypes(Resolver& resolver, ResolvedTrain& resolved) {
+  TrainSettings& settings = resolved.settings;
   const std::string dtype = resolver.ZEROBOX_TAKE(dtype);
-  if (dtype != "fp32") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--dtype=", dtype, ": this build trains in fp32, found '", dtype, "'; use --dtype=fp32"));
+  if (dtype != "fp32" && dtype != "bf16") {
+    return UnknownChoice("dtype", dtype, "fp32 or bf16", "leave the flag out for fp32");
   }
-  settings.dtype = DType::kFloat32;
+  settings.dtype = dtype == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+  const std::string gradients = resolver.ZEROBOX_TAKE(grad_accum_dtype);
+  if (gradients != "auto" && gradients != "bf16" && gradients != "fp32") {
+    return UnknownChoice("grad_accum_dtype", gradients, "auto, bf16 or fp32",
+                         "leave the flag out for auto");
+  }
+  if (gradients == "bf16" && settings.dtype == DType::kFloat32) {
+    return absl::InvalidArgumentError(
+        "--grad_accum_dtype=bf16 with --dtype=fp32: wanted gradients at least as precise as the "
+        "parameters, found bf16 beside fp32; give --dtype=bf16 too, or leave --grad_accum_dtype "
+        "out");
+  }
+  resolved.auto_grad_accum_dtype = gradients == "auto";
+  settings.grad_accum_dtype = gradients == "bf16" ? DType::kBFloat16
+                              : gradients == "fp32"
+                                  ? DType::kFloat32
+                                  : AutoGradAccumDType(settings.dtype, settings.grad_accum);
+  if (gradients == "auto") resolver.Derive("grad_accum_dtype", Name(settings.grad_accum_dtype));
+  return absl::OkStatus();
+}
+
+// optimizer and activations, in any order, each once; or none.
+bool ParseOffload(const std::string& text, TrainSettings& settings) {
+  if (text == "none") return true;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    bool* const chosen = part == "optimizer"     ? &settings.offload_optimizer
+                         : part == "activations" ? &settings.offload_activations
+                                                 : nullptr;
+    if (chosen == nullptr || *chosen) return false;
+    *chosen = true;
+  }
+  return true;
+}
+
+absl::Status ResolveMemory(Resolver& resolver, TrainSettings& settings) {
+  const std::string checkpointing = resolver.ZEROBOX_TAKE(activation_checkpointing);
+  bool known = false;
+  for (const auto choice : {ActivationCheckpointing::kNone, ActivationCheckpointing::kSelective,
+                            ActivationCheckpointing::kFull}) {
+    if (checkpointing != Name(choice)) continue;
+    settings.activation_checkpointing = choice;
+    known = true;
+  }
+  if (!known) {
+    return UnknownChoice("activation_checkpointing", checkpointing, "none, selective or full",
+                         "leave the flag out for none");
+  }
+  const std::string offload = resolver.ZEROBOX_TAKE(offload);
+  if (!ParseOffload(offload, settings)) {
+    return UnknownChoice("offload", offload,
+                         "none, or optimizer and activations, each once, with a comma between",
+                         "--offload=optimizer,activations has both");
+  }
+  resolver.Rewrite("offload",
+                   OffloadName(settings.offload_optimizer, settings.offload_activations));
+  if (settings.offload_activations &&
+      settings.activation_checkpointing == ActivationCheckpointing::kNone) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--offload=", offload,
+        " with --activation_checkpointing=none: wanted checkpoints to "
+        "offload, found that every activation stays on the device; give "
+        "--activation_checkpointing=selective or full too, or take activations out of --offload"));
+  }
+  settings.logits_bytes = resolver.ZEROBOX_TAKE(logits_bytes).value;
   return absl::OkStatus();
 }
 
@@ -226,6 +320,10 @@ std::string Text(const FlagValue& value) {
   return std::string(digits.begin(), end.ptr);
 }
 
+DType AutoGradAccumDType(DType dtype, int64_t grad_accum) {
+  return grad_accum == 1 ? dtype : DType::kFloat32;
+}
+
 std::optional<ModelConfig> ModelPreset(std::string_view name) {
   for (const auto& [preset, config] : kPresets) {
     if (preset == name) return config;
@@ -241,7 +339,7 @@ double RoughBytesOfOneDevice(const TrainSettings& settings) {
   const double B = static_cast<double>(settings.micro_batch);
   const double parameters = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
   const double activations = B * T * (L * 34 * C + 2 * V) + L * B * H * T * T * 2;
-  return 16 * parameters + 4 * activations;
+  return 24 * parameters + 4 * activations;  // 18 with fp32 gradients; copies on their way
 }
 
 absl::StatusOr<ResolvedTrain> ResolveTrain(const CommandLine& line, const Machine& machine) {
@@ -262,8 +360,10 @@ absl::StatusOr<ResolvedTrain> ResolveTrain(const CommandLine& line, const Machin
   if (absl::Status status = ResolveDevices(resolver, machine, settings); !status.ok()) {
     return status;
   }
-  if (absl::Status status = ResolveZero(resolver, settings); !status.ok()) return status;
+  ResolveZero(resolver, settings);
   if (absl::Status status = ResolveSchedule(resolver, settings); !status.ok()) return status;
+  if (absl::Status status = ResolveTypes(resolver, resolved); !status.ok()) return status;
+  if (absl::Status status = ResolveMemory(resolver, settings); !status.ok()) return status;
   if (absl::Status status = CheckSizes(settings); !status.ok()) return status;
   if (settings.data.empty() && !settings.dry_run) {
     return absl::InvalidArgumentError(

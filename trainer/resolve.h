@@ -38,7 +38,8 @@ struct ResolvedFlag {
 
 struct ResolvedTrain {
   TrainSettings settings;
-  std::string model;  // the preset's name
+  std::string model;                  // the preset's name
+  bool auto_grad_accum_dtype = true;  // chosen by AutoGradAccumDType
   std::vector<ResolvedFlag> flags;
 };
 struct ResolvedSample {
@@ -50,6 +51,10 @@ struct ResolvedSample {
 // given: the run folder chooses its name. Errors: see ParseArguments.
 absl::StatusOr<ResolvedTrain> ResolveTrain(const CommandLine& line, const Machine& machine);
 absl::StatusOr<ResolvedSample> ResolveSample(const CommandLine& line, const Machine& machine);
+
+// What --grad_accum_dtype=auto means: with one micro-batch nothing is added up over and over, so
+// the type of training will do; else fp32.
+DType AutoGradAccumDType(DType dtype, int64_t grad_accum);
 
 // tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl.
 std::optional<ModelConfig> ModelPreset(std::string_view name);

@@ -15,6 +15,7 @@
 #include "ops/collectives/communicator.h"
 #include "ops/device/device.h"
 #include "ops/device/memory.h"
+#include "zero/state_types.h"
 #include "zero/step_program.h"
 
 namespace zerobox {
@@ -30,7 +31,9 @@ struct TrafficDifference {
 struct RankPlan {
   Ledger memory;          // peak over a whole run; live: after the last step
   RegionBytes regions{};  // what the pool reserves; its sum must fit the device
-  Traffic step_traffic;   // of one steady step
+  Ledger host_memory;     // the same two of the device's host side
+  RegionBytes host_regions{};
+  Traffic step_traffic;  // of one steady step
   CopiedBytes step_copies;
 };
 int64_t ReservedBytes(const RegionBytes& regions);
@@ -40,14 +43,17 @@ struct MemoryNote {
   Category category;
   std::string what;  // "gradient of the ends (token and position embedding, final norm), whole"
   int64_t bytes;
+  bool host = false;  // of the device's host side
 };
 
 struct RunPlan {
   int64_t parameters = 0;  // Psi: tied weights once, no padding
   int64_t padding = 0;     // elements over the whole model
+  StateTypes types;
   std::vector<RankPlan> ranks;
   std::array<int64_t, kCollectives> paper_bytes{};  // per rank and step, from zero/formulas
   std::vector<TrafficDifference> differences;
+  CopiedBytes paper_copies;  // of an offloaded optimizer, per rank and step, from zero/formulas
   std::vector<MemoryNote> notes;
   std::vector<Visit> program;
 };
@@ -73,6 +79,7 @@ struct EvalMetrics {
 
 struct RankResult {
   Ledger memory;  // live: after the last step
+  Ledger host_memory;
   int64_t capacity_bytes = 0;
   Traffic step_traffic;  // counted in one steady step
   CopiedBytes step_copies;

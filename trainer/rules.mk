@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # The sources of trainer/, one a line, sorted.
 trainer_sources := \
+  trainer/activation_checkpoints.cpp \
   trainer/batch_feed.cpp \
   trainer/board.cpp \
   trainer/command_help.cpp \
   trainer/command_line.cpp \
   trainer/command_sample.cpp \
   trainer/command_train.cpp \
+  trainer/fit.cpp \
   trainer/flags.cpp \
   trainer/gpt.cpp \
   trainer/help.cpp \
   trainer/main.cpp \
+  trainer/memory_table.cpp \
   trainer/model_file.cpp \
   trainer/plan.cpp \
   trainer/replica.cpp \
@@ -20,8 +23,10 @@ trainer_sources := \
   trainer/screen.cpp \
   trainer/signals.cpp \
   trainer/step_programs.cpp \
+  trainer/table_rows.cpp \
   trainer/tables.cpp \
   trainer/text.cpp \
+  trainer/traffic_table.cpp \
   trainer/train.cpp \
   trainer/worker.cpp \
 

@@ -30,6 +30,18 @@ std::string Dump(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
+Json CategoriesJson(const Ledger& measured, const Ledger& predicted) {
+  Json categories;
+  for (size_t i = 0; i < kCategories; ++i) {
+    categories[std::string(Name(static_cast<Category>(i)))] = {
+        {"live_bytes", measured.live[i]},
+        {"at_peak_bytes", measured.at_peak[i]},
+        {"peak_bytes", measured.peak[i]},
+        {"predicted_bytes", predicted.at_peak[i]}};
+  }
+  return categories;
+}
+
 std::string UtcTime(std::time_t now) {
   std::tm utc{};
   gmtime_r(&now, &utc);
@@ -268,26 +280,18 @@ std::string ConfigText(const std::vector<ResolvedFlag>& flags, const DerivedNumb
 }
 
 std::string MemoryText(const RunPlan& plan, const std::vector<RankResult>& ranks) {
-  Json json = {{"parameters", plan.parameters}, {"padding", plan.padding}};
+  Json json = {{"parameters", plan.parameters},
+               {"padding", plan.padding},
+               {"dtype", std::string(Name(plan.types.parameters))},
+               {"grad_accum_dtype", std::string(Name(plan.types.gradients))}};
   json["devices"] = Json::array();
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Ledger& measured = ranks[rank].memory;
-    const Ledger& predicted = plan.ranks.at(rank).memory;
     Json device = {{"rank", rank},
                    {"capacity_bytes", ranks[rank].capacity_bytes},
-                   {"peak_bytes", measured.peak_bytes}};
-    for (size_t i = 0; i < kCategories; ++i) {
-      const std::string name(Name(static_cast<Category>(i)));
-      device["categories"][name] = {{"live_bytes", measured.live[i]},
-                                    {"at_peak_bytes", measured.at_peak[i]},
-                                    {"peak_bytes", measured.peak[i]},
-                                    {"predicted_bytes", predicted.at_peak[i]}};
-    }
-    // Nothing is kept in the host's memory for a device.
-    for (size_t i = 0; i < kCategories; ++i) {
-      device["host_categories"][std::string(Name(static_cast<Category>(i)))] = {
-          {"live_bytes", 0}, {"at_peak_bytes", 0}, {"peak_bytes", 0}, {"predicted_bytes", 0}};
-    }
+                   {"peak_bytes", ranks[rank].memory.peak_bytes}};
+    device["categories"] = CategoriesJson(ranks[rank].memory, plan.ranks.at(rank).memory);
+    device["host_categories"] =
+        CategoriesJson(ranks[rank].host_memory, plan.ranks.at(rank).host_memory);
     json["devices"].push_back(std::move(device));
   }
   return Dump(json, 2) + "\n";

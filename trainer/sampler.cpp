@@ -29,14 +29,15 @@ namespace {
 // A model for reading: parameters whole on one device.
 class Generator {
  public:
-  Generator(Device& device, const ModelConfig& config, const Layout& layout)
+  // Of the settings it takes the model's shape and type.
+  Generator(Device& device, const Layout& layout, const TrainSettings& settings)
       : device_(device),
-        config_(config),
+        settings_(settings),
         layout_(layout),
-        program_(ForwardProgram(config.n_layer)),
-        model_(device, config, layout, /*dropout=*/0, /*seed=*/0),
-        zero_(device, alone_, layout),
-        feed_(device, 1, config.seq_len),
+        program_(ForwardProgram(settings.model.n_layer)),
+        model_(device, layout, settings),
+        zero_(device, alone_, layout, settings.types()),
+        feed_(device, 1, settings.model.seq_len),
         copied_(device.MakeEvent("copied")) {
     zero_.AllocateParameters();
   }
@@ -46,7 +47,7 @@ class Generator {
       for (int i = 0; i < bucket.parameters; ++i) {
         const ParameterId id = bucket.first_parameter + i;
         const ParameterSpec& spec = layout_.spec(id);
-        auto bytes = reader.Tensor({spec.name, DType::kFloat32, spec.shape});
+        auto bytes = reader.Tensor({spec.name, settings_.dtype, spec.shape});
         if (!bytes.ok()) return bytes.status();
         device_.CopyFromHost(StreamId::kFromHost,
                              zero_.Parameters(bucket).Slice(layout_.Parameter(id)), bytes->data());
@@ -69,37 +70,39 @@ class Generator {
 
   // The longest pass there is, for the plan.
   void Walk() {
-    std::vector<float> logits(config_.vocab_size);
-    Run(config_.seq_len, logits).IgnoreError();
+    std::vector<float> logits;
+    Run(settings_.model.seq_len, logits).IgnoreError();
   }
 
  private:
   absl::Status Run(int64_t positions, std::vector<float>& logits) {
     const Batch batch = feed_.Upload(1, positions);
     zero_.Begin(program_, {});
-    MicroBatchInFlight micro_batch = model_.Begin(batch, /*training=*/false);
+    MicroBatchInFlight micro_batch = model_.BeginSampling(batch);
     for (const Visit& visit : program_) {
       const Buffer w = zero_.Acquire(visit);
-      model_.Forward(visit, w, micro_batch, /*loss_sum=*/{});
+      model_.Forward(visit, w, micro_batch);
       zero_.Release(visit);
     }
     feed_.Done();
-    device_.CopyToHost(
-        StreamId::kCompute, logits.data(),
-        micro_batch.logits.Slice((positions - 1) * config_.vocab_size, config_.vocab_size));
+    logits_.resize(micro_batch.logits.bytes());
+    device_.CopyToHost(StreamId::kCompute, logits_.data(), micro_batch.logits);
     device_.Record(*copied_, StreamId::kCompute);
     model_.End(micro_batch);
-    return device_.HostWait(*copied_);
+    absl::Status status = device_.HostWait(*copied_);
+    if (status.ok()) logits = Widened(logits_, settings_.dtype);
+    return status;
   }
 
   Device& device_;
-  const ModelConfig config_;
+  const TrainSettings settings_;
   const Layout& layout_;
   PlanCommunicator alone_{0, 1};
   const StepProgram program_;
   Gpt model_;
   Stage0 zero_;
   BatchFeed feed_;
+  std::vector<std::byte> logits_;
   std::unique_ptr<Event> copied_;  // from_host -> host: weights are there; compute -> host: logits
 };
 
@@ -135,17 +138,22 @@ absl::Status Sample(const SampleSettings& settings,
   if (!reader.ok()) return reader.status();
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(**reader);
   if (!config.ok()) return config.status();
+  const absl::StatusOr<DType> dtype = ReadModelDType(**reader);
+  if (!dtype.ok()) return dtype.status();
+  TrainSettings model;
+  model.model = *config;
+  model.dtype = *dtype;
   const absl::StatusOr<Layout> layout =
-      Layout::Make(GptParameters(*config), 1, std::numeric_limits<int64_t>::max(), DType::kFloat32);
+      Layout::Make(GptParameters(*config), 1, std::numeric_limits<int64_t>::max(), *dtype);
   if (!layout.ok()) return layout.status();
 
   PlanDevice plan;
-  Generator(plan, *config, *layout).Walk();
+  Generator(plan, *layout, model).Walk();
   Abort abort;
   auto device =
       HostDevice::Make({.regions = plan.memory().high_water(), .threads = settings.threads}, abort);
   if (!device.ok()) return device.status();
-  Generator generator(**device, *config, *layout);
+  Generator generator(**device, *layout, model);
   if (absl::Status status = generator.Load(**reader); !status.ok()) return status;
 
   const bool bytes = config->vocab_size <= 256;
@@ -163,7 +171,7 @@ absl::Status Sample(const SampleSettings& settings,
 
   bool go_on = settings.prompt.empty() || write(settings.prompt);
   bool separate = !settings.prompt.empty();  // numbers, from what stands before
-  std::vector<float> logits(config->vocab_size);
+  std::vector<float> logits;
   for (int64_t i = 0; go_on && i < settings.bytes; ++i) {
     const int64_t context = std::min<int64_t>(std::ssize(tokens), config->seq_len);
     if (absl::Status status = generator.Next(std::span(tokens).last(context), logits);

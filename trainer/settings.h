@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "ops/device/buffer.h"
 #include "ops/optimizer.h"
+#include "zero/state_types.h"
 
 namespace zerobox {
 
@@ -21,6 +23,27 @@ struct ModelConfig {
   int64_t vocab_size = 256;
 };
 
+// What a block keeps from its forward to its backward visit (trainer/activation_checkpoints.h lists
+// the tensors).
+enum class ActivationCheckpointing : uint8_t { kNone, kSelective, kFull };
+// none, selective, full: as --activation_checkpointing has it.
+constexpr std::string_view Name(ActivationCheckpointing checkpointing) {
+  switch (checkpointing) {
+    case ActivationCheckpointing::kNone:
+      return "none";
+    case ActivationCheckpointing::kSelective:
+      return "selective";
+    case ActivationCheckpointing::kFull:
+      return "full";
+  }
+  return "";
+}
+// none, optimizer, activations, or both with a comma between: as --offload has it.
+constexpr std::string_view OffloadName(bool optimizer, bool activations) {
+  if (optimizer) return activations ? "optimizer,activations" : "optimizer";
+  return activations ? "activations" : "none";
+}
+
 struct TrainSettings {
   std::string data;
   std::string val_data;  // "": held out from data
@@ -31,8 +54,13 @@ struct TrainSettings {
   int64_t device_memory_bytes = 0;  // capacity of each device
 
   int zero_stage = 0;
-  DType dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32;             // of parameters and activations
+  DType grad_accum_dtype = DType::kFloat32;  // of gradients, kept and sent
   int64_t bucket_bytes = int64_t{25} << 20;
+  ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::kNone;
+  bool offload_optimizer = false;
+  bool offload_activations = false;  // only with checkpointing
+  int64_t logits_bytes = int64_t{64} << 20;
 
   ModelConfig model;
   double dropout = 0;
@@ -48,6 +76,7 @@ struct TrainSettings {
   bool dry_run = false;
 
   int64_t global_batch() const { return micro_batch * grad_accum * devices; }
+  StateTypes types() const { return {dtype, grad_accum_dtype}; }
   // Threads of one device's compute stream.
   int threads_per_device() const { return threads > devices ? threads / devices : 1; }
 };

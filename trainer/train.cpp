@@ -30,7 +30,7 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
   result.status = LoadMatmul();
   if (!result.status.ok()) return result;
   const absl::StatusOr<Layout> layout = Layout::Make(
-      GptParameters(settings.model), settings.devices, settings.bucket_bytes, settings.dtype);
+      GptParameters(settings.model), settings.devices, settings.bucket_bytes, settings.grad_accum_dtype);
   result.status = layout.status();
   if (!layout.ok()) return result;
 

@@ -40,7 +40,9 @@ struct TrainHooks {
   bool threaded_compute = false;  // see HostDeviceOptions
   std::string drop_wait;          // see HostDeviceOptions
   Recorder* recorder = nullptr;
-  // The trained parameters, one at a time, on the thread of rank 0.
+  // Fills a parameter's initial values, instead of the model's own; on the threads of all ranks.
+  std::function<void(const std::string& name, float* values, int64_t elements)> initial_parameter;
+  // The trained parameters, one at a time, on the thread of rank 0; as floats, whatever their type.
   std::function<void(const std::string& name, const float* values, int64_t elements)> parameter;
 };
 

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "checkpoints/safetensors.h"
@@ -34,6 +36,7 @@ void Worker::Run() {
 absl::Status Worker::SetUp() {
   HostDeviceOptions options{.rank = rank_,
                             .regions = run_.plan.ranks[rank_].regions,
+                            .host_regions = run_.plan.ranks[rank_].host_regions,
                             .threads = settings_.threads_per_device(),
                             .poison = run_.hooks.poison,
                             .recorder = run_.hooks.recorder,
@@ -49,7 +52,13 @@ absl::Status Worker::SetUp() {
   communicator_ = run_.group.Join(rank_, *device_);
   replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
-  replica_->InitializeWeights();
+  ParameterSource given;
+  if (const auto& hook = run_.hooks.initial_parameter) {
+    given = [&](ParameterId parameter, std::span<float> values) {
+      hook(run_.layout.spec(parameter).name, values.data(), std::ssize(values));
+    };
+  }
+  replica_->InitializeWeights(given);
   return device_->status();
 }
 
@@ -64,6 +73,7 @@ absl::Status Worker::TrainAndSave() {
     }
   }
   result_.memory = device_->memory().ledger();
+  result_.host_memory = device_->host_memory().ledger();
   const int64_t last = step - 1;
   if (last == 0) return absl::OkStatus();  // stopped before anything was trained
   if (settings_.eval_interval > 0 && evaluated < last) {
@@ -149,16 +159,18 @@ absl::Status Worker::Save() {
   if (rank_ != 0) return replica_->ReadParameters(nullptr);
   std::unique_ptr<SafetensorsWriter> writer;
   if (!settings_.out.empty()) {
-    auto created = CreateModelFile(settings_.out, settings_.model);
+    auto created = CreateModelFile(settings_.out, settings_.model, settings_.dtype);
     if (!created.ok()) return created.status();
     writer = *std::move(created);
   }
-  absl::Status status = replica_->ReadParameters([&](ParameterId parameter, const float* values) {
-    const ParameterSpec& spec = run_.layout.spec(parameter);
-    if (run_.hooks.parameter) run_.hooks.parameter(spec.name, values, spec.elements());
-    if (writer == nullptr) return absl::OkStatus();
-    return writer->Write(std::as_bytes(std::span(values, spec.elements())));
-  });
+  const auto save = [&](ParameterId parameter, std::span<const std::byte> bytes) {
+    if (run_.hooks.parameter) {
+      const std::vector<float> values = Widened(bytes, settings_.dtype);
+      run_.hooks.parameter(run_.layout.spec(parameter).name, values.data(), std::ssize(values));
+    }
+    return writer == nullptr ? absl::OkStatus() : writer->Write(bytes);
+  };
+  absl::Status status = replica_->ReadParameters(save);
   if (!status.ok() || writer == nullptr) return status;
   return writer->Finish();
 }
@@ -178,7 +190,10 @@ void Worker::Finish() {
   const std::string collective = device_->WaitingFor(StreamId::kCommunication);
   if (!collective.empty()) absl::StrAppend(&waiting, waiting.empty() ? "" : ", ", collective);
   where_ = waiting.empty() ? phase_ : absl::StrCat(phase_, ", waiting for ", waiting);
-  if (result_.memory.peak_bytes == 0) result_.memory = device_->memory().ledger();
+  if (result_.memory.peak_bytes == 0) {
+    result_.memory = device_->memory().ledger();
+    result_.host_memory = device_->host_memory().ledger();
+  }
   result_.capacity_bytes = settings_.device_memory_bytes;
   result_.poisoned_bytes = device_->memory().poisoned_bytes();
 }

@@ -3,9 +3,16 @@
 
 namespace zerobox {
 
-StateWidths WidthsOf(DType dtype) {
-  if (dtype == DType::kBFloat16) return {.parameters = 2, .gradients = 2, .optimizer_states = 12};
-  return {.parameters = 4, .gradients = 4, .optimizer_states = 8};
+namespace {
+
+constexpr int64_t kMasterAndMoments = 12;  // fp32: master weights, m and v
+
+}  // namespace
+
+StateWidths WidthsOf(StateTypes types) {
+  return {.parameters = SizeOf(types.parameters),
+          .gradients = SizeOf(types.gradients),
+          .optimizer_states = types.mixed() ? kMasterAndMoments : 8};
 }
 
 ModelStateBytes ModelStates(int stage, int64_t elements, int64_t ranks, const StateWidths& widths) {
@@ -45,6 +52,22 @@ std::array<int64_t, kCollectives> StepTraffic(int stage, int64_t elements, int64
       all_gather = sent(2 * micro_batches, widths.parameters);
       break;
   }
+  return bytes;
+}
+
+OffloadBytes OptimizerOffload(int stage, int64_t elements, int64_t ranks, int64_t micro_batches,
+                              const StateWidths& widths) {
+  if (ranks == 1) stage = 0;
+  const int64_t owned = stage >= 1 ? elements / ranks : elements;
+  const bool shards_gradients = stage >= 2;
+  OffloadBytes bytes;
+  bytes.device = ModelStates(stage, elements, ranks, widths);
+  bytes.device.optimizer_states = 0;
+  if (shards_gradients) bytes.device.gradients = 0;
+  bytes.host = {.gradients = widths.gradients * owned,
+                .optimizer_states = kMasterAndMoments * owned};
+  bytes.to_host = widths.gradients * owned * (shards_gradients ? micro_batches : 1);
+  bytes.from_host = widths.parameters * owned;
   return bytes;
 }
 

@@ -95,6 +95,7 @@ void Layout::CloseBucket(Bucket& bucket) {
     units_.push_back(bucket.range);
   }
   units_.back().end = bucket.range.end;
+  bucket.id = static_cast<BucketId>(buckets_.size());
   buckets_.push_back(bucket);
   elements_ += bucket.elements;
   padded_ = bucket.range.end;
@@ -105,9 +106,16 @@ std::span<const Bucket> Layout::Buckets(UnitId unit) const {
                                      first_bucket_[unit + 1] - first_bucket_[unit]);
 }
 
-Range Layout::Owned(const Bucket& bucket, int first, int count) const {
+Range Layout::Owned(const Bucket& bucket, OwnedShards owned) const {
   const int64_t part = bucket.range.size() / shards_;
-  return {bucket.range.begin + first * part, bucket.range.begin + (first + count) * part};
+  return {bucket.range.begin + owned.first * part,
+          bucket.range.begin + (owned.first + owned.count) * part};
+}
+
+Held Layout::OwnedPart(const Buffer& all, const Bucket& bucket, OwnedShards owned) const {
+  if (all.empty()) return {};
+  const Range range = Owned(bucket, owned);
+  return {range, all.Slice(bucket.range.begin / shards_ * owned.count, range.size())};
 }
 
 }  // namespace zerobox

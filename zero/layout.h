@@ -47,8 +47,25 @@ struct Range {
 };
 Range Intersection(Range a, Range b);
 
+// A stretch of the flat space and the memory that holds it on this rank.
+struct Held {
+  Range range;
+  Buffer buffer;
+  // Of an empty one: empty.
+  Buffer Slice(Range part) const {
+    return buffer.empty() ? Buffer{} : buffer.Slice(part.begin - range.begin, part.size());
+  }
+};
+
+// Shards [first, first + count): those that a rank updates.
+struct OwnedShards {
+  int first = 0;
+  int count = 1;
+};
+
 using BucketId = int;
 struct Bucket {
+  BucketId id = 0;
   UnitId unit = 0;
   Range range;           // padded
   int64_t elements = 0;  // without padding; the padding stands at the end
@@ -77,8 +94,12 @@ class Layout {
   Range Unit(UnitId unit) const { return units_[unit]; }
 
   int shards() const { return shards_; }
-  // What shards [first, first + count) own of a bucket, padding included.
-  Range Owned(const Bucket& bucket, int first, int count) const;
+  // What these shards own of a bucket, padding included.
+  Range Owned(const Bucket& bucket, OwnedShards owned) const;
+  // An array of all owned parts without gaps: its size, and a bucket's part in it (empty if the
+  // array is).
+  int64_t OwnedElements(OwnedShards owned) const { return padded_ / shards_ * owned.count; }
+  Held OwnedPart(const Buffer& all, const Bucket& bucket, OwnedShards owned) const;
 
   int64_t parameters() const { return elements_; }  // Psi
   int64_t padded() const { return padded_; }        // the flat space

@@ -5,26 +5,101 @@
 
 namespace zerobox {
 
-OptimizerStates::OptimizerStates(Device& device, int64_t elements,
-                                 const OptimizerSettings& settings)
+OptimizerStates::OptimizerStates(Device& device, const Layout& layout, OwnedShards owned,
+                                 StateTypes types, const OptimizerSettings& settings)
     : device_(device),
+      layout_(layout),
+      owned_(owned),
+      types_(types),
       settings_(settings),
-      m_(device.Allocate(Region::kPersistent, Category::kOptimizerStates, DType::kFloat32, elements,
-                         "AdamW m")),
-      v_(device.Allocate(Region::kPersistent, Category::kOptimizerStates, DType::kFloat32, elements,
-                         "AdamW v")),
+      gradients_(layout.buckets().size()),
       state_(device.Allocate(Region::kPersistent, Category::kWorkspace, DType::kInt64,
-                             sizeof(StepState) / SizeOf(DType::kInt64), "step state")) {
-  device.Zero(StreamId::kCompute, m_);
-  device.Zero(StreamId::kCompute, v_);
+                             sizeof(StepState) / SizeOf(DType::kInt64), "step state")),
+      transient_(layout.buckets().size()) {
   device.Zero(StreamId::kCompute, state_);
+}
+
+void OptimizerStates::Allocate() {
+  const auto allocate = [this](const char* label) {
+    const Buffer buffer = device_.Allocate(Region::kPersistent, Category::kOptimizerStates,
+                                           DType::kFloat32, layout_.OwnedElements(owned_), label);
+    device_.Zero(StreamId::kCompute, buffer);
+    return buffer;
+  };
+  if (types_.mixed()) master_ = allocate("master weights");
+  m_ = allocate("AdamW m");
+  v_ = allocate("AdamW v");
+}
+
+void OptimizerStates::AllocateGradients() {
+  gradient_shard_ = device_.Allocate(Region::kPersistent, Category::kGradients, types_.gradients,
+                                     layout_.OwnedElements(owned_), "gradient shard");
+}
+
+void OptimizerStates::Keep(const Bucket& bucket, Buffer gradient, const Event&) {
+  gradients_[bucket.id] = {OwnedRange(bucket), gradient};
+}
+
+void OptimizerStates::Take(const Bucket& bucket, Buffer gradient, const Event& reduced, bool add) {
+  transient_[bucket.id] = {gradient, &reduced, add};
+}
+
+void OptimizerStates::Taken(const Bucket& bucket) {
+  const Transient& from = transient_[bucket.id];
+  const Held to = OwnedPart(gradient_shard_, bucket);
+  device_.Wait(StreamId::kCompute, *from.reduced);
+  if (from.add) {
+    device_.ops().Add(to.buffer, from.gradient);
+  } else {
+    device_.Copy(StreamId::kCompute, to.buffer, from.gradient);
+  }
+  gradients_[bucket.id] = to;
+}
+
+void OptimizerStates::SumSquares(Buffer sums) {
+  device_.Zero(StreamId::kCompute, sums);
+  AddSquares(device_.ops(), sums);
+}
+
+void OptimizerStates::AddSquares(Ops& ops, Buffer sums) const {
+  for (int shard = owned_.first; shard < owned_.first + owned_.count; ++shard) {
+    for (const Bucket& bucket : layout_.buckets()) {
+      const Range used{bucket.range.begin, bucket.range.begin + bucket.elements};
+      const Range part = Intersection(layout_.Owned(bucket, {shard, 1}), used);
+      if (part.size() == 0) continue;
+      ops.AccumulateSquares(sums.Slice(shard, 1), gradients_[bucket.id].Slice(part));
+    }
+  }
 }
 
 void OptimizerStates::Prepare(Buffer sums) { device_.ops().PrepareStep(state_, sums, settings_); }
 
-void OptimizerStates::Update(Buffer parameters, Buffer gradients, int64_t offset, bool decay) {
-  device_.ops().AdamW(parameters, gradients, m_.Slice(offset, parameters.elements),
-                      v_.Slice(offset, parameters.elements), decay, state_, settings_);
+void OptimizerStates::Update(const Bucket& bucket, const Held& parameters) {
+  UpdateOwned(device_.ops(), bucket, parameters, Master(bucket), state_);
+}
+
+void OptimizerStates::UpdateOwned(Ops& ops, const Bucket& bucket, const Held& parameters,
+                                  const Held& master, Buffer state) const {
+  const Held gradient = gradients_[bucket.id];
+  const Held m = OwnedPart(m_, bucket);
+  const Held v = OwnedPart(v_, bucket);
+  for (int i = 0; i < bucket.parameters; ++i) {
+    const ParameterId parameter = bucket.first_parameter + i;
+    const Range part = Intersection(layout_.Parameter(parameter), OwnedRange(bucket));
+    if (part.size() == 0) continue;
+    ops.AdamW(parameters.Slice(part), master.Slice(part), gradient.Slice(part), m.Slice(part),
+              v.Slice(part), layout_.spec(parameter).decay, state, settings_);
+  }
+}
+
+Ops& OptimizerStates::ops() { return device_.ops(); }
+
+Range OptimizerStates::OwnedRange(const Bucket& bucket) const {
+  return layout_.Owned(bucket, owned_);
+}
+
+Held OptimizerStates::OwnedPart(const Buffer& all, const Bucket& bucket) const {
+  return layout_.OwnedPart(all, bucket, owned_);
 }
 
 }  // namespace zerobox

@@ -1,37 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OptimizerStates: AdamW's m and v for the elements that one rank updates, and the update itself.
-// The ZeRO stages do not know where they live.
+// OptimizerStates: what a rank keeps of the parameters it owns for the optimizer alone (their
+// reduced gradient, AdamW's m and v, and fp32 master weights in mixed precision) and the update
+// itself. Here on the device; zero/offloaded_states.h is the difference to this one.
+//
+// A ZeRO stage hands over each bucket's reduced gradient, and in its Step
+//
+//   states.SumSquares(sums);        the stage all-reduces sums
+//   states.Prepare(sums);           norm, clipping, skipping, learning rate
+//   for each bucket:  states.Update(bucket, parameters);
+//   states.Finish();
+//
+// and never asks where all this lives.
 #ifndef ZEROBOX_ZERO_OPTIMIZER_STATES_H_
 #define ZEROBOX_ZERO_OPTIMIZER_STATES_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "ops/device/device.h"
 #include "ops/optimizer.h"
+#include "zero/layout.h"
+#include "zero/state_types.h"
 
 namespace zerobox {
 
+// Used by one worker thread. Device and layout outlive it. All work is enqueued.
 class OptimizerStates {
  public:
-  // For `elements` elements: 2 x 4 bytes each, zero at first. The device outlives this.
-  OptimizerStates(Device& device, int64_t elements, const OptimizerSettings& settings);
+  OptimizerStates(Device& device, const Layout& layout, OwnedShards owned, StateTypes types,
+                  const OptimizerSettings& settings);
+  virtual ~OptimizerStates() = default;
+  // Takes memory, zero at first: m, v, master weights.
+  virtual void Allocate();
+  // The memory of a gradient shard, for stages that keep no gradient themselves.
+  virtual void AllocateGradients();
 
-  // Begins a step whose gradient's squares add up to the partial `sums` (fp64): norm, clipping,
-  // skipping and the learning rate are decided on the device (ops/optimizer.h).
-  void Prepare(Buffer sums);
-  // Updates parameters whose m and v stand at [offset, offset + parameters.elements).
-  void Update(Buffer parameters, Buffer gradients, int64_t offset, bool decay);
+  // ---- a bucket's owned part is reduced in `gradient` once `reduced` has happened ----
+  // `gradient` is the stage's and stays as it is until Update; after Finish it is zero.
+  virtual void Keep(const Bucket& bucket, Buffer gradient, const Event& reduced);
+  // `gradient` is transient. It is added to what is kept here, or replaces it; after Taken compute
+  // may use its memory for something else.
+  virtual void Take(const Bucket& bucket, Buffer gradient, const Event& reduced, bool add);
+  virtual void Taken(const Bucket& bucket);
 
+  // ---- the step ----
+  // sums (fp64, one for each shard) = the squares of the owned gradient by shard, in bucket order,
+  // padding left out; whoever computes a shard's sum computes the same bits. 0 for other shards.
+  virtual void SumSquares(Buffer sums);
+  // Begins the update for a gradient whose squares add up to `sums`: ops/optimizer.h.
+  virtual void Prepare(Buffer sums);
+  // Updates the owned part of a bucket, of which `parameters` holds at least that.
+  virtual void Update(const Bucket& bucket, const Held& parameters);
+  // Compute sees the updated parameters from here on.
+  virtual void Finish() {}
+
+  // ---- what is kept, for setting it up; work on it is enqueued with ops() ----
+  virtual Ops& ops();
+  // fp32 master weights of a bucket's owned part; an empty range where the parameters themselves
+  // are these.
+  Held Master(const Bucket& bucket) const { return OwnedPart(master_, bucket); }
   // A StepState, in device memory: that of the latest Prepare.
   Buffer step_state() const { return state_; }
 
- private:
+ protected:
+  Range OwnedRange(const Bucket& bucket) const;
+  // A bucket's part of an array of all owned parts.
+  Held OwnedPart(const Buffer& all, const Bucket& bucket) const;
+  // Adds to the sums, in memory that `ops` reaches.
+  void AddSquares(Ops& ops, Buffer sums) const;
+  // AdamW over the owned part of a bucket, parameter by parameter, in memory that `ops` reaches.
+  // `master` is empty where the parameters themselves are fp32.
+  void UpdateOwned(Ops& ops, const Bucket& bucket, const Held& parameters, const Held& master,
+                   Buffer state) const;
+
   Device& device_;
-  OptimizerSettings settings_;
-  Buffer m_;
-  Buffer v_;
+  const Layout& layout_;
+  const OwnedShards owned_;
+  const StateTypes types_;
+  const OptimizerSettings settings_;
+  std::vector<Held> gradients_;  // by bucket: the owned part, where SumSquares and Update find it
+  Buffer gradient_shard_;
+  Buffer master_, m_, v_;
   Buffer state_;
+
+ private:
+  struct Transient {
+    Buffer gradient;
+    const Event* reduced = nullptr;
+    bool add = false;
+  };
+  std::vector<Transient> transient_;  // by bucket, between Take and Taken
 };
 
 }  // namespace zerobox

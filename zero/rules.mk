@@ -3,6 +3,7 @@
 zero_sources := \
   zero/formulas.cpp \
   zero/layout.cpp \
+  zero/offloaded_states.cpp \
   zero/optimizer_states.cpp \
   zero/stage0.cpp \
   zero/stage1.cpp \

@@ -26,23 +26,17 @@
 
 namespace zerobox {
 
-// A stretch of the flat space and the memory that holds it on this rank.
-struct Held {
-  Range range;
-  Buffer buffer;
-  Buffer Slice(Range part) const { return buffer.Slice(part.begin - range.begin, part.size()); }
-};
-
-// Used by one worker thread. Device, communicator and layout outlive it. All work is enqueued;
-// errors are the device's.
+// Used by one worker thread. Device, communicator, layout and states outlive it. All work is
+// enqueued; errors are the device's.
 class Stage0 {
  public:
-  Stage0(Device& device, Communicator& data_parallel, const Layout& layout);
+  Stage0(Device& device, Communicator& data_parallel, const Layout& layout, StateTypes types);
   virtual ~Stage0() = default;
 
   // Takes the memory that stays for the whole run; parameters alone are enough to read a model.
   virtual void AllocateParameters();
-  virtual void AllocateGradients();
+  // `states` are those of the shards that Owned says.
+  virtual void AllocateGradients(OptimizerStates& states);
 
   // ---- the loop's verbs ----
   // `program` stays until the next Begin.
@@ -51,64 +45,56 @@ class Stage0 {
   // space from Layout::Unit(unit).begin on. Visits are acquired and released in program order.
   virtual Buffer Acquire(const Visit& visit);
   virtual void Release(const Visit&) {}
-  // Where backward adds the gradient of a parameter; zero at its first use in the step (stages 2
-  // and 3: in the micro-batch). Of units that backward visits once, at most two parameters are
-  // between their Gradient and their Reduce.
+  // Where backward adds the gradient of a parameter; zero when the step begins (stages 2 and 3: the
+  // micro-batch). Of units that backward visits once, at most two parameters are between their
+  // Gradient and their Reduce.
   virtual Buffer Gradient(ParameterId parameter);
   // Backward has left this parameter's gradient for the last time in this micro-batch.
   void Reduce(ParameterId parameter);
   // After the last micro-batch: gradient norm, clipping, and the update of what this rank owns.
-  void Step(OptimizerStates& states);
+  void Step();
 
   // ---- who keeps what ----
-  // Elements whose optimizer states this rank keeps.
-  int64_t owned_elements() const;
+  // Whose parts of every bucket this rank updates: all.
+  virtual OwnedShards Owned() const { return {0, layout_.shards()}; }
   // The parameters of a bucket that stay here from step to step.
   virtual Held Parameters(const Bucket& bucket) const;
   // Compute has written all of them: initial weights.
   virtual void ParametersSet() {}
 
  protected:
-  struct Shards {
-    int first, count;
-  };
-  // Whose parts of every bucket this rank updates: all.
-  virtual Shards Owned() const { return {0, layout_.shards()}; }
-  // The reduced gradient of a bucket, as far as this rank keeps it.
-  virtual Held Gradients(const Bucket& bucket) const;
   // All gradients of the bucket are in: all-reduce it, if this is the step's last micro-batch.
-  virtual void ReduceBucket(BucketId bucket);
+  virtual void ReduceBucket(const Bucket& bucket);
   // All buckets of the micro-batch have been through ReduceBucket.
   virtual void JoinReductions();
   // Step has updated the owned part of the unit.
   virtual void ParametersChanged(UnitId) {}
 
-  // True the first time the bucket's gradient is asked for in this micro-batch.
-  bool FirstUse(BucketId bucket);
   // The communication stream may read the bucket's gradient: compute has filled it.
   void HandToCommunication();
+  // Stages that keep gradients whole.
+  Buffer WholeGradient(const Bucket& bucket) const;
 
   Device& device_;
   Communicator& data_parallel_;
   const Layout& layout_;
+  const StateTypes types_;
+  OptimizerStates* states_ = nullptr;
   const StepProgram* program_ = nullptr;
   MicroBatch micro_batch_;
   Buffer parameters_;
   Buffer gradients_;
+  std::unique_ptr<Event> reduced_;  // communication -> compute, to_host: gradients are reduced
 
  private:
-  Range OwnedRange(const Bucket& bucket) const;
   void SumSquares();
-  void UpdateBucket(const Bucket& bucket, OptimizerStates& states);
 
-  std::vector<bool> in_use_;    // by bucket, in this micro-batch
-  std::vector<int> remaining_;  // parameters of the bucket that are not reduced yet
+  std::vector<int> remaining_;  // by bucket: parameters that are not reduced in this micro-batch
   int remaining_buckets_ = 0;
   Buffer sums_;  // fp64 (N): squares of the gradient, by owner
   // compute -> communication: a bucket's gradient is complete; this rank's squares are summed.
   std::unique_ptr<Event> bucket_full_, squares_ready_;
-  // communication -> compute: gradients are reduced; everyone's squares are known.
-  std::unique_ptr<Event> reduced_, squares_known_;
+  std::unique_ptr<Event> squares_known_;  // communication -> compute: everyone's are
 };
 
 }  // namespace zerobox

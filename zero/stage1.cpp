@@ -3,8 +3,8 @@
 
 namespace zerobox {
 
-Stage1::Stage1(Device& device, Communicator& data_parallel, const Layout& layout)
-    : Stage0(device, data_parallel, layout),
+Stage1::Stage1(Device& device, Communicator& data_parallel, const Layout& layout, StateTypes types)
+    : Stage0(device, data_parallel, layout, types),
       updated_(device.MakeEvent("parameters updated")),
       stale_(layout.units()) {
   for (UnitId unit = 0; unit < layout.units(); ++unit) {
@@ -38,11 +38,17 @@ Buffer Stage1::Whole(UnitId unit) const {
   return parameters_.Slice(range.begin, range.size());
 }
 
-void Stage1::ReduceBucket(BucketId bucket) {
+void Stage1::ReduceBucket(const Bucket& bucket) {
   if (!micro_batch_.last) return;
-  const Bucket& b = layout_.bucket(bucket);
   HandToCommunication();
-  data_parallel_.ReduceScatterSum(Gradients(b).buffer, {Purpose::kGradients, b.unit});
+  const Held whole{bucket.range, WholeGradient(bucket)};
+  data_parallel_.ReduceScatterSum(whole.buffer, {Purpose::kGradients, bucket.unit});
+  const Range owned = layout_.Owned(bucket, Owned());
+  // What is left of the others' parts is of no use; the next step adds to zeros.
+  device_.Zero(StreamId::kCommunication, whole.Slice({bucket.range.begin, owned.begin}));
+  device_.Zero(StreamId::kCommunication, whole.Slice({owned.end, bucket.range.end}));
+  device_.Record(*reduced_, StreamId::kCommunication);
+  states_->Keep(bucket, whole.Slice(owned), *reduced_);
 }
 
 void Stage1::ParametersChanged(UnitId unit) {

@@ -19,13 +19,13 @@ namespace zerobox {
 
 class Stage1 : public Stage0 {
  public:
-  Stage1(Device& device, Communicator& data_parallel, const Layout& layout);
+  Stage1(Device& device, Communicator& data_parallel, const Layout& layout, StateTypes types);
   Buffer Acquire(const Visit& visit) override;
   void ParametersSet() override;
+  OwnedShards Owned() const override { return {data_parallel_.rank(), 1}; }
 
  protected:
-  Shards Owned() const override { return {data_parallel_.rank(), 1}; }
-  void ReduceBucket(BucketId bucket) override;  // reduce-scatter, if this is the last micro-batch
+  void ReduceBucket(const Bucket& bucket) override;  // reduce-scatter, in the last micro-batch
   void ParametersChanged(UnitId unit) override;
 
   // All-gathers the unit's parameters where they are stale.

@@ -24,22 +24,19 @@ namespace zerobox {
 
 class Stage2 : public Stage1 {
  public:
-  Stage2(Device& device, Communicator& data_parallel, const Layout& layout);
-  void AllocateGradients() override;  // the owned part
+  Stage2(Device& device, Communicator& data_parallel, const Layout& layout, StateTypes types);
+  void AllocateGradients(OptimizerStates& states) override;  // the owned part
   Buffer Gradient(ParameterId parameter) override;
 
  protected:
-  Held Gradients(const Bucket& bucket) const override;  // the owned part
-  void ReduceBucket(BucketId id) override;              // reduce-scatter, in every micro-batch
+  void ReduceBucket(const Bucket& bucket) override;  // reduce-scatter, in every micro-batch
   void JoinReductions() override;
 
-  // The owned part of a bucket within a buffer that holds only owned parts, without gaps.
-  Held OwnedPart(Buffer shards, const Bucket& bucket) const;
   // Frees memory that compute was the last to use, and that only compute will use next.
   virtual void FreeTransient(const Buffer& buffer);
 
  private:
-  void OpenBucket(BucketId id);
+  void OpenBucket(const Bucket& bucket);
   void RetireOldest();
   bool VisitedTwice(UnitId unit) const;
   int64_t LargestBucket() const;
@@ -48,7 +45,7 @@ class Stage2 : public Stage1 {
   int open_buckets_ = 0;                                // buffers of constant size in use: 0, 1, 2
   std::vector<Buffer> buffers_;                         // by bucket, while its gradient is whole
   std::deque<BucketId> in_flight_;                      // handed to reduce-scatter, oldest first
-  std::vector<std::unique_ptr<Event>> bucket_reduced_;  // communication -> compute
+  std::vector<std::unique_ptr<Event>> bucket_reduced_;  // communication -> compute, to_host
 };
 
 }  // namespace zerobox

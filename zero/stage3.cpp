@@ -5,21 +5,21 @@
 
 namespace zerobox {
 
-Stage3::Stage3(Device& device, Communicator& data_parallel, const Layout& layout)
-    : Stage2(device, data_parallel, layout),
+Stage3::Stage3(Device& device, Communicator& data_parallel, const Layout& layout, StateTypes types)
+    : Stage2(device, data_parallel, layout, types),
       transient_free_(device.MakeEvent("transient memory free")),
       whole_(layout.units()) {}
 
 void Stage3::AllocateParameters() {
-  parameters_ = device_.Allocate(Region::kPersistent, Category::kParameters, DType::kFloat32,
-                                 owned_elements(), "parameter shard");
+  parameters_ = device_.Allocate(Region::kPersistent, Category::kParameters, types_.parameters,
+                                 layout_.OwnedElements(Owned()), "parameter shard");
 }
 
 void Stage3::Gather(UnitId unit) {
   if (!whole_[unit].empty()) return;
   const Range range = layout_.Unit(unit);
   whole_[unit] = device_.Allocate(Region::kTransient, Category::kCommunicationBuffers,
-                                  DType::kFloat32, range.size(), "gathered unit");
+                                  types_.parameters, range.size(), "gathered unit");
   device_.Wait(StreamId::kCommunication, *updated_);
   device_.Wait(StreamId::kCommunication, *transient_free_);
   for (const Bucket& bucket : layout_.Buckets(unit)) {
@@ -41,6 +41,8 @@ void Stage3::FreeTransient(const Buffer& buffer) {
   device_.Free(buffer);
 }
 
-Held Stage3::Parameters(const Bucket& bucket) const { return OwnedPart(parameters_, bucket); }
+Held Stage3::Parameters(const Bucket& bucket) const {
+  return layout_.OwnedPart(parameters_, bucket, Owned());
+}
 
 }  // namespace zerobox

@@ -19,7 +19,7 @@ namespace zerobox {
 
 class Stage3 final : public Stage2 {
  public:
-  Stage3(Device& device, Communicator& data_parallel, const Layout& layout);
+  Stage3(Device& device, Communicator& data_parallel, const Layout& layout, StateTypes types);
   void AllocateParameters() override;  // the owned part
   void Release(const Visit& visit) override;
   Held Parameters(const Bucket& bucket) const override;  // the owned part

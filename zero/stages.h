@@ -8,10 +8,15 @@
 
 namespace zerobox {
 
-// Stage 0..3, with its memory allocated. With one rank a shard is the whole, so every stage is
-// stage 0.
+// Stage 0..3. With one rank a shard is the whole, so every stage is stage 0.
 std::unique_ptr<Stage0> MakeStage(int stage, Device& device, Communicator& data_parallel,
-                                  const Layout& layout);
+                                  const Layout& layout, StateTypes types);
+
+// On the device, or offloaded to its host side.
+std::unique_ptr<OptimizerStates> MakeOptimizerStates(bool offload, Device& device,
+                                                     const Layout& layout, OwnedShards owned,
+                                                     StateTypes types,
+                                                     const OptimizerSettings& settings);
 
 }  // namespace zerobox
 

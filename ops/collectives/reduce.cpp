@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/collectives/reduce.h"
 
-#include <bit>
 #include <cassert>
 #include <cstdint>
+
+#include "ops/bfloat16.h"
 
 namespace zerobox {
 namespace {
@@ -12,28 +13,17 @@ namespace {
 // streams through, so memory is read and written once.
 constexpr int64_t kChunk = 2048;
 
-struct BFloat16 {
-  uint16_t bits;
-};
-
 template <typename T>
 T Widen(T value) {
   return value;
 }
-float Widen(BFloat16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
+float Widen(BFloat16 value) { return ToFloat(value); }
 
 template <typename T>
 void Narrow(T value, T& to) {
   to = value;
 }
-void Narrow(float value, BFloat16& to) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  // Adding just under half a unit, or half when odd, carries into the upper half as rounding wants;
-  // a NaN could carry into infinity, so it keeps its upper bits and is made quiet.
-  const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
-  const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-  to.bits = static_cast<uint16_t>((nan ? bits | 0x00400000 : rounded) >> 16);
-}
+void Narrow(float value, BFloat16& to) { to = ToBFloat16(value); }
 
 template <typename T, typename Sum>
 [[gnu::always_inline]] inline void SumChunk(Buffer to, std::span<const Buffer> from, int64_t begin,

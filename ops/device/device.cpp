@@ -25,4 +25,13 @@ Buffer Device::Allocate(Region region, Category category, DType dtype, int64_t e
   return {nullptr, elements, dtype};
 }
 
+Buffer Device::AllocateOnHost(Category category, DType dtype, int64_t elements,
+                              std::string_view label) {
+  absl::StatusOr<Buffer> buffer =
+      host_memory().Allocate(Region::kPersistent, category, dtype, elements, label);
+  if (buffer.ok()) return *buffer;
+  Fail(buffer.status());
+  return {nullptr, elements, dtype};
+}
+
 }  // namespace zerobox

@@ -74,12 +74,19 @@ class Device {
   // The kernels, enqueued on the compute stream of this device.
   virtual Ops& ops() = 0;
   virtual MemoryPool& memory() = 0;
+  // The host side: memory of the machine outside the device's capacity, for what is offloaded, and
+  // kernels that the host's threads run over it. They are enqueued on kToHost, in order with the
+  // copies that bring their operands.
+  virtual Ops& host_ops() = 0;
+  virtual MemoryPool& host_memory() = 0;
 
   // Memory from the pool; what fails (a full region) becomes the device's failure, and the returned
   // buffer may then not be followed, which nothing does because the device skips all work.
   Buffer Allocate(Region region, Category category, DType dtype, int64_t elements,
                   std::string_view label);
   void Free(const Buffer& buffer) { memory().Free(buffer); }
+  // The same on the host side, for the whole run.
+  Buffer AllocateOnHost(Category category, DType dtype, int64_t elements, std::string_view label);
 
   // Keeps `error` if it is the first.
   virtual void Fail(absl::Status error) = 0;

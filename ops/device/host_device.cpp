@@ -33,6 +33,16 @@ absl::Status Guarded(const Work& work) {
   }
 }
 
+// Rounds each region up to whole allocations; returns their sum.
+int64_t RoundUp(RegionBytes& regions) {
+  int64_t total = 0;
+  for (int64_t& bytes : regions) {
+    bytes = (bytes + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
+    total += bytes;
+  }
+  return total;
+}
+
 absl::Status NoThread(const std::system_error& error) {
   return absl::ResourceExhaustedError(
       absl::StrCat("the machine does not give a device one more thread: ", error.what(),
@@ -42,13 +52,24 @@ absl::Status NoThread(const std::system_error& error) {
 }  // namespace
 
 struct HostDevice::State {
-  State(HostMemory reserved, const RegionBytes& regions, Abort& abort)
-      : memory(std::move(reserved)), pool(memory.data(), regions), events(abort) {}
+  // One side: memory of its own, kernels on one stream, and the threads that these share.
+  struct Side {
+    Side(HostMemory reserved, const RegionBytes& regions)
+        : memory(std::move(reserved)), pool(memory.data(), regions) {}
+    HostMemory memory;
+    MemoryPool pool;
+    std::unique_ptr<Ops> ops;
+    std::unique_ptr<ThreadTeam> team;
+  };
+  State(HostMemory device_memory, HostMemory host_memory, const HostDeviceOptions& options,
+        Abort& abort)
+      : device(std::move(device_memory), options.regions),
+        host(std::move(host_memory), options.host_regions),
+        events(abort) {}
 
-  HostMemory memory;
-  MemoryPool pool;
-  std::unique_ptr<Ops> ops;
-  std::unique_ptr<ThreadTeam> team;
+  Side& Of(StreamId stream) { return stream == StreamId::kToHost ? host : device; }
+
+  Side device, host;
   WaitPoint events;  // guards every Mark
   int64_t next_op = 0;
   std::atomic<int64_t> to_host{0};
@@ -75,27 +96,30 @@ class HostDevice::HostEvent final : public Event {
   std::shared_ptr<Mark> latest;  // null before the first Record; the worker's alone
 };
 
-absl::StatusOr<std::unique_ptr<HostDevice>> HostDevice::Make(const HostDeviceOptions& options,
+absl::StatusOr<std::unique_ptr<HostDevice>> HostDevice::Make(HostDeviceOptions options,
                                                              Abort& abort) {
-  RegionBytes regions = options.regions;
-  int64_t total = 0;
-  for (int64_t& bytes : regions) {
-    bytes = (bytes + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
-    total += bytes;
-  }
-  absl::StatusOr<HostMemory> memory = HostMemory::Reserve(total);
+  const int64_t host_bytes = RoundUp(options.host_regions);
+  absl::StatusOr<HostMemory> memory = HostMemory::Reserve(RoundUp(options.regions));
   if (!memory.ok()) return memory.status();
+  absl::StatusOr<HostMemory> host_memory = HostMemory::Reserve(host_bytes);
+  if (!host_memory.ok()) return host_memory.status();
   auto device = std::unique_ptr<HostDevice>(new HostDevice(options, abort));
-  device->state_ = std::make_unique<State>(std::move(*memory), regions, abort);
+  device->state_ =
+      std::make_unique<State>(*std::move(memory), *std::move(host_memory), options, abort);
   State& state = *device->state_;
   try {
-    state.team = std::make_unique<ThreadTeam>(options.threads);
+    state.device.team = std::make_unique<ThreadTeam>(options.threads);
+    // Without offload nothing runs there.
+    state.host.team = std::make_unique<ThreadTeam>(host_bytes > 0 ? options.threads : 1);
   } catch (const std::system_error& error) {
     return NoThread(error);
   }
-  state.pool.set_recorder(options.recorder, options.rank);
-  if (options.poison) state.pool.PoisonFreshMemory();
-  state.ops = MakeHostOps(*device);
+  state.device.pool.set_recorder(options.recorder, options.rank);
+  for (State::Side* side : {&state.device, &state.host}) {
+    if (options.poison) side->pool.PoisonFreshMemory();
+  }
+  state.device.ops = MakeHostOps(*device, StreamId::kCompute);
+  state.host.ops = MakeHostOps(*device, StreamId::kToHost);
   return device;
 }
 
@@ -112,9 +136,11 @@ bool HostDevice::Inline(StreamId stream) const {
   return stream == StreamId::kCompute && !options_.threaded_compute;
 }
 
-Ops& HostDevice::ops() { return *state_->ops; }
-MemoryPool& HostDevice::memory() { return state_->pool; }
-int HostDevice::threads() const { return state_->team->threads(); }
+Ops& HostDevice::ops() { return *state_->device.ops; }
+MemoryPool& HostDevice::memory() { return state_->device.pool; }
+Ops& HostDevice::host_ops() { return *state_->host.ops; }
+MemoryPool& HostDevice::host_memory() { return state_->host.pool; }
+int HostDevice::threads(StreamId stream) const { return state_->Of(stream).team->threads(); }
 
 void HostDevice::Push(StreamId stream, std::function<void()> item) {
   if (Inline(stream)) {
@@ -247,8 +273,9 @@ void HostDevice::CopyFromHost(StreamId stream, Buffer to, const void* from) {
 
 CopiedBytes HostDevice::copied() const { return {state_->to_host, state_->from_host}; }
 
-void HostDevice::ParallelFor(int64_t tasks, const std::function<void(int64_t)>& task) {
-  state_->team->Run(tasks, [&](int64_t i) {
+void HostDevice::ParallelFor(StreamId stream, int64_t tasks,
+                             const std::function<void(int64_t)>& task) {
+  state_->Of(stream).team->Run(tasks, [&](int64_t i) {
     absl::Status status = Guarded([&] {
       task(i);
       return absl::OkStatus();

@@ -21,10 +21,12 @@
 namespace zerobox {
 
 struct HostDeviceOptions {
-  int rank = 0;           // names the device in messages and in the recorder
-  RegionBytes regions{};  // what to reserve, from the plan
-  int threads = 1;        // threads of its compute stream, the worker's included
-  bool poison = false;    // see MemoryPool::PoisonFreshMemory
+  int rank = 0;                // names the device in messages and in the recorder
+  RegionBytes regions{};       // what to reserve, from the plan
+  RegionBytes host_regions{};  // the same of the host side
+  // Threads of its compute stream, the worker's included; and of the kernels on the host side.
+  int threads = 1;
+  bool poison = false;  // see MemoryPool::PoisonFreshMemory
   Recorder* recorder = nullptr;
   // For tests. The compute stream is a thread too, as on a GPU, so every event is needed.
   bool threaded_compute = false;
@@ -35,8 +37,7 @@ struct HostDeviceOptions {
 class HostDevice final : public Device {
  public:
   // ResourceExhausted when the machine does not give the memory. `abort` outlives the device.
-  static absl::StatusOr<std::unique_ptr<HostDevice>> Make(const HostDeviceOptions& options,
-                                                          Abort& abort);
+  static absl::StatusOr<std::unique_ptr<HostDevice>> Make(HostDeviceOptions options, Abort& abort);
   // Waits until its streams have done what they have, of which an abort skips all work that has not
   // begun; nothing may be enqueued afterwards. The memory stays for other ranks that may still read
   // it.
@@ -54,6 +55,8 @@ class HostDevice final : public Device {
   CopiedBytes copied() const override;
   Ops& ops() override;
   MemoryPool& memory() override;
+  Ops& host_ops() override;
+  MemoryPool& host_memory() override;
   void Fail(absl::Status error) override;  // fails the run too
   absl::Status status() const override;
 
@@ -61,12 +64,12 @@ class HostDevice final : public Device {
   // non-OK status, or an exception of std::, fails both. `name` is a literal (it is kept by
   // reference).
   void Enqueue(StreamId stream, std::string_view name, std::function<absl::Status()> work);
-  // Splits [0, tasks) over the device's compute threads and returns when all are done: a fixed
+  // Splits [0, tasks) over the threads of `stream` and returns when all are done: a fixed
   // assignment, by `tasks` and the number of threads alone. For kernels.
-  // Called by work on kCompute, one call at a time. An exception of std:: in a task fails the
-  // device.
-  void ParallelFor(int64_t tasks, const std::function<void(int64_t)>& task);
-  int threads() const;
+  // Called by work on that stream, kCompute or kToHost, one call at a time. An exception of std::
+  // in a task fails the device.
+  void ParallelFor(StreamId stream, int64_t tasks, const std::function<void(int64_t)>& task);
+  int threads(StreamId stream = StreamId::kCompute) const;
 
   // What the worker's thread is waiting for now ("" when it is not), and the same for a stream:
   // an event's name, or what was set with SetWaitingFor. Once the run has failed it stays what it

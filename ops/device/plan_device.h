@@ -27,11 +27,14 @@ class PlanDevice final : public Device {
   CopiedBytes copied() const override { return copied_; }
   Ops& ops() override { return *ops_; }
   MemoryPool& memory() override { return memory_; }
+  Ops& host_ops() override { return *ops_; }
+  MemoryPool& host_memory() override { return host_memory_; }
   void Fail(absl::Status error) override { status_.Update(error); }
   absl::Status status() const override { return status_; }
 
  private:
   MemoryPool memory_;
+  MemoryPool host_memory_;
   std::unique_ptr<Ops> ops_;
   CopiedBytes copied_;
   absl::Status status_;

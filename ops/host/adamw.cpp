@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AdamW (arXiv:1711.05101, algorithm 2) in one pass over memory, in fp32. With g the clipped
-// gradient and a the steps applied, this one included:
+// gradient, w the fp32 weight and a the steps applied, this one included:
 //   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
-//   p -= lr ((m / (1 - beta1^a)) / (sqrt(v / (1 - beta2^a)) + epsilon) + weight_decay p)
+//   w -= lr ((m / (1 - beta1^a)) / (sqrt(v / (1 - beta2^a)) + epsilon) + weight_decay w)
+//   p = w, rounded where p is bf16;  g = 0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/host/adamw.cpp"
+#include <algorithm>
+#include <cassert>
+#include <tuple>
+#include <type_traits>
+
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "ops/host/instances.h"
 #include "ops/host/kernels.h"
 #include "ops/host/simd-inl.h"
 
@@ -15,7 +22,9 @@ HWY_BEFORE_NAMESPACE();
 namespace zerobox::host {
 namespace HWY_NAMESPACE {
 
-void AdamWRange(float* p, const float* g, float* m, float* v, size_t n, bool decay,
+// w is p itself where p is fp32.
+template <typename P, typename G>
+void AdamWRange(P* p, float* w, G* g, float* m, float* v, size_t n, bool decay,
                 const StepState& state, const OptimizerSettings& settings) {
   const hn::ScalableTag<float> d;
   // One rounding each, from the settings in fp64.
@@ -33,13 +42,21 @@ void AdamWRange(float* p, const float* g, float* m, float* v, size_t n, bool dec
     const auto mi = hn::MulAdd(beta1, memory.Load(d, m + i), hn::Mul(one_minus_beta1, gi));
     const auto vi =
         hn::MulAdd(beta2, memory.Load(d, v + i), hn::Mul(one_minus_beta2, hn::Mul(gi, gi)));
-    const auto pi = memory.Load(d, p + i);
+    const auto wi = memory.Load(d, w + i);
     const auto denominator = hn::Add(hn::Sqrt(hn::Mul(vi, inverse2)), epsilon);
     const auto step = hn::Div(hn::Mul(mi, inverse1), denominator);
     memory.Store(d, mi, m + i);
     memory.Store(d, vi, v + i);
-    memory.Store(d, hn::NegMulAdd(learning_rate, hn::MulAdd(weight_decay, pi, step), pi), p + i);
+    const auto updated = hn::NegMulAdd(learning_rate, hn::MulAdd(weight_decay, wi, step), wi);
+    memory.Store(d, updated, w + i);
+    if constexpr (!std::is_same_v<P, float>) memory.Store(d, updated, p + i);
+    memory.Store(d, hn::Zero(d), g + i);
   });
+}
+
+auto AdamWRanges() {
+  return std::make_tuple(AdamWRange<float, float>, AdamWRange<BFloat16, BFloat16>,
+                         AdamWRange<BFloat16, float>);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -49,17 +66,35 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace zerobox::host {
 
-HWY_EXPORT(AdamWRange);
+HWY_EXPORT(AdamWRanges);
 
-void AdamW(Threads& threads, float* parameters, const float* gradients, float* m, float* v,
+template <typename P, typename G>
+void AdamW(Threads& threads, P* parameters, float* master, G* gradients, float* m, float* v,
            int64_t n, bool decay, const StepState& state, const OptimizerSettings& settings) {
-  if (state.skip != 0) return;
+  if constexpr (std::is_same_v<P, float>) {
+    assert(master == nullptr);
+    master = parameters;
+  }
+  const auto range = InstanceOf<P, G>(HWY_DYNAMIC_DISPATCH(AdamWRanges)());
   ForRanges(threads, n, 4096, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(AdamWRange)
-    (parameters + begin, gradients + begin, m + begin, v + begin, static_cast<size_t>(end - begin),
-     decay, state, settings);
+    if (state.skip != 0) {
+      if constexpr (!std::is_same_v<P, float>) {
+        std::transform(master + begin, master + end, parameters + begin, ToBFloat16);
+      }
+      std::fill(gradients + begin, gradients + end, G{});
+    } else {
+      range(parameters + begin, master + begin, gradients + begin, m + begin, v + begin,
+            static_cast<size_t>(end - begin), decay, state, settings);
+    }
   });
 }
+
+template void AdamW(Threads&, float*, float*, float*, float*, float*, int64_t, bool,
+                    const StepState&, const OptimizerSettings&);
+template void AdamW(Threads&, BFloat16*, float*, BFloat16*, float*, float*, int64_t, bool,
+                    const StepState&, const OptimizerSettings&);
+template void AdamW(Threads&, BFloat16*, float*, float*, float*, float*, int64_t, bool,
+                    const StepState&, const OptimizerSettings&);
 
 }  // namespace zerobox::host
 #endif  // HWY_ONCE

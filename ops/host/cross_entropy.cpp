@@ -6,12 +6,15 @@
 // The maximum is taken out so that no exponential overflows.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/host/cross_entropy.cpp"
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "ops/host/instances.h"
 #include "ops/host/kernels.h"
 #include "ops/host/simd-inl.h"
 
@@ -20,7 +23,8 @@ namespace zerobox::host {
 namespace HWY_NAMESPACE {
 
 // The largest of z. (A NaN need not show here: the exponential of a NaN is one.)
-HWY_INLINE float RowMaximum(const float* z, size_t n) {
+template <typename T>
+HWY_INLINE float RowMaximum(const T* z, size_t n) {
   const hn::ScalableTag<float> d;
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   auto maximum = lowest;
@@ -30,31 +34,44 @@ HWY_INLINE float RowMaximum(const float* z, size_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, maximum));
 }
 
-float CrossEntropyRow(const float* z, size_t n, size_t target) {
+// The sum over z of e^(z_i - maximum).
+template <typename T>
+HWY_INLINE float RowExponentials(const T* z, size_t n, float maximum) {
   const hn::ScalableTag<float> d;
-  const float maximum = RowMaximum(z, n);
   const auto m = hn::Set(d, maximum);
   auto sum = hn::Zero(d);
   ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
     sum = hn::Add(sum, memory.Mask(d, Exp(d, hn::Sub(memory.Load(d, z + i), m))));
   });
-  return std::log(Sum(d, sum)) + (maximum - z[target]);
+  return Sum(d, sum);
 }
 
-void CrossEntropyGradientRow(float* z, size_t n, size_t target, float scale) {
+template <typename T>
+float CrossEntropyRow(const T* z, size_t n, size_t target) {
+  const float maximum = RowMaximum(z, n);
+  return std::log(RowExponentials(z, n, maximum)) + (maximum - ToFloat(z[target]));
+}
+
+// The exponentials are taken twice: z has no room for them where it is bf16.
+template <typename T>
+void CrossEntropyGradientRow(T* z, size_t n, size_t target, float scale) {
   const hn::ScalableTag<float> d;
-  const auto m = hn::Set(d, RowMaximum(z, n));
-  auto sum = hn::Zero(d);
+  const float maximum = RowMaximum(z, n);
+  const auto m = hn::Set(d, maximum);
+  const auto factor = hn::Set(d, scale / RowExponentials(z, n, maximum));
+  const auto scaled = [&](auto zi) HWY_ATTR { return hn::Mul(Exp(d, hn::Sub(zi, m)), factor); };
+  const float of_target = hn::GetLane(scaled(hn::Set(d, ToFloat(z[target]))));
   ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
-    const auto e = memory.Mask(d, Exp(d, hn::Sub(memory.Load(d, z + i), m)));
-    sum = hn::Add(sum, e);
-    memory.Store(d, e, z + i);
+    memory.Store(d, scaled(memory.Load(d, z + i)), z + i);
   });
-  const float factor = scale / Sum(d, sum);
-  ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
-    memory.Store(d, hn::Mul(memory.Load(d, z + i), hn::Set(d, factor)), z + i);
-  });
-  z[target] -= scale;
+  z[target] = FromFloat<T>(of_target - scale);
+}
+
+auto CrossEntropyRows() {
+  return std::make_tuple(CrossEntropyRow<float>, CrossEntropyRow<BFloat16>);
+}
+auto CrossEntropyGradientRows() {
+  return std::make_tuple(CrossEntropyGradientRow<float>, CrossEntropyGradientRow<BFloat16>);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -64,40 +81,48 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace zerobox::host {
 
-HWY_EXPORT(CrossEntropyRow);
-HWY_EXPORT(CrossEntropyGradientRow);
+HWY_EXPORT(CrossEntropyRows);
+HWY_EXPORT(CrossEntropyGradientRows);
 
 constexpr int64_t kRowGrain = 4;
 
-void CrossEntropyForward(Threads& threads, float* losses, const float* logits,
-                         const int32_t* targets, int64_t rows, int64_t vocabulary) {
+template <typename T>
+void CrossEntropyForward(Threads& threads, float* losses, const T* logits, const int32_t* targets,
+                         int64_t rows, int64_t vocabulary) {
+  const auto loss = InstanceOf<T>(HWY_DYNAMIC_DISPATCH(CrossEntropyRows)());
   ForRanges(threads, rows, kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       assert(targets[row] >= -1 && targets[row] < vocabulary);
       losses[row] = targets[row] < 0
                         ? 0
-                        : HWY_DYNAMIC_DISPATCH(CrossEntropyRow)(logits + row * vocabulary,
-                                                                static_cast<size_t>(vocabulary),
-                                                                static_cast<size_t>(targets[row]));
+                        : loss(logits + row * vocabulary, static_cast<size_t>(vocabulary),
+                               static_cast<size_t>(targets[row]));
     }
   });
 }
 
-void CrossEntropyBackward(Threads& threads, float* logits, const int32_t* targets, int64_t rows,
+template <typename T>
+void CrossEntropyBackward(Threads& threads, T* logits, const int32_t* targets, int64_t rows,
                           int64_t vocabulary, float scale) {
+  const auto gradient = InstanceOf<T>(HWY_DYNAMIC_DISPATCH(CrossEntropyGradientRows)());
   ForRanges(threads, rows, kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       assert(targets[row] >= -1 && targets[row] < vocabulary);
-      float* const z = logits + row * vocabulary;
+      T* const z = logits + row * vocabulary;
       if (targets[row] < 0) {
-        std::fill_n(z, vocabulary, 0.0f);
-        continue;
+        std::fill_n(z, vocabulary, T{});
+      } else {
+        gradient(z, static_cast<size_t>(vocabulary), static_cast<size_t>(targets[row]), scale);
       }
-      HWY_DYNAMIC_DISPATCH(CrossEntropyGradientRow)
-      (z, static_cast<size_t>(vocabulary), static_cast<size_t>(targets[row]), scale);
     }
   });
 }
+
+template void CrossEntropyForward(Threads&, float*, const float*, const int32_t*, int64_t, int64_t);
+template void CrossEntropyForward(Threads&, float*, const BFloat16*, const int32_t*, int64_t,
+                                  int64_t);
+template void CrossEntropyBackward(Threads&, float*, const int32_t*, int64_t, int64_t, float);
+template void CrossEntropyBackward(Threads&, BFloat16*, const int32_t*, int64_t, int64_t, float);
 
 }  // namespace zerobox::host
 #endif  // HWY_ONCE

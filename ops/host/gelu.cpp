@@ -7,8 +7,11 @@
 //   gelu'(x) = s + x s (1 - s) 2 du/dx,  du/dx = sqrt(2/pi) (1 + 3 0.044715 x^2).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/host/gelu.cpp"
+#include <tuple>
+
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "ops/host/instances.h"
 #include "ops/host/kernels.h"
 #include "ops/host/simd-inl.h"
 
@@ -27,7 +30,8 @@ HWY_INLINE V ExpMinus2U(D d, V x, V x2) {
   return Exp(d, hn::Min(hn::Set(d, 80.0f), minus_2u));
 }
 
-void GeluForwardRange(float* out, const float* x, size_t n) {
+template <typename T>
+void GeluForwardRange(T* out, const T* x, size_t n) {
   const hn::ScalableTag<float> d;
   const auto one = hn::Set(d, 1.0f);
   ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
@@ -37,7 +41,8 @@ void GeluForwardRange(float* out, const float* x, size_t n) {
   });
 }
 
-void GeluBackwardRange(float* dx, const float* x, const float* dout, size_t n) {
+template <typename T>
+void GeluBackwardRange(T* dx, const T* x, const T* dout, size_t n) {
   const hn::ScalableTag<float> d;
   const auto one = hn::Set(d, 1.0f);
   ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
@@ -53,6 +58,13 @@ void GeluBackwardRange(float* dx, const float* x, const float* dout, size_t n) {
   });
 }
 
+auto GeluForwardRanges() {
+  return std::make_tuple(GeluForwardRange<float>, GeluForwardRange<BFloat16>);
+}
+auto GeluBackwardRanges() {
+  return std::make_tuple(GeluBackwardRange<float>, GeluBackwardRange<BFloat16>);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace zerobox::host
 HWY_AFTER_NAMESPACE();
@@ -60,24 +72,31 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace zerobox::host {
 
-HWY_EXPORT(GeluForwardRange);
-HWY_EXPORT(GeluBackwardRange);
+HWY_EXPORT(GeluForwardRanges);
+HWY_EXPORT(GeluBackwardRanges);
 
 constexpr int64_t kGrain = 4096;
 
-void GeluForward(Threads& threads, float* out, const float* x, int64_t n) {
+template <typename T>
+void GeluForward(Threads& threads, T* out, const T* x, int64_t n) {
+  const auto range = InstanceOf<T>(HWY_DYNAMIC_DISPATCH(GeluForwardRanges)());
   ForRanges(threads, n, kGrain, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(GeluForwardRange)
-    (out + begin, x + begin, static_cast<size_t>(end - begin));
+    range(out + begin, x + begin, static_cast<size_t>(end - begin));
   });
 }
 
-void GeluBackward(Threads& threads, float* dx, const float* x, const float* dout, int64_t n) {
+template <typename T>
+void GeluBackward(Threads& threads, T* dx, const T* x, const T* dout, int64_t n) {
+  const auto range = InstanceOf<T>(HWY_DYNAMIC_DISPATCH(GeluBackwardRanges)());
   ForRanges(threads, n, kGrain, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(GeluBackwardRange)
-    (dx + begin, x + begin, dout + begin, static_cast<size_t>(end - begin));
+    range(dx + begin, x + begin, dout + begin, static_cast<size_t>(end - begin));
   });
 }
+
+template void GeluForward(Threads&, float*, const float*, int64_t);
+template void GeluForward(Threads&, BFloat16*, const BFloat16*, int64_t);
+template void GeluBackward(Threads&, float*, const float*, const float*, int64_t);
+template void GeluBackward(Threads&, BFloat16*, const BFloat16*, const BFloat16*, int64_t);
 
 }  // namespace zerobox::host
 #endif  // HWY_ONCE

@@ -4,6 +4,7 @@
 #ifndef ZEROBOX_OPS_HOST_HOST_OPS_H_
 #define ZEROBOX_OPS_HOST_HOST_OPS_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "ops/ops.h"
@@ -11,9 +12,11 @@
 namespace zerobox {
 
 class HostDevice;
+enum class StreamId : uint8_t;
 
-// Kernels that run inline on `device`'s compute stream, over its threads. The device outlives them.
-std::unique_ptr<Ops> MakeHostOps(HostDevice& device);
+// Kernels that run on `stream` of `device` (kCompute, or kToHost for the host side), over its
+// threads. The device outlives them.
+std::unique_ptr<Ops> MakeHostOps(HostDevice& device, StreamId stream);
 
 }  // namespace zerobox
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host kernels, one idea a file: functions over plain pointers that compute what the Ops of the
-// same names promise (ops/ops.h says shapes and formulas). All arrays are fp32 unless typed
-// otherwise.
+// same names promise (ops/ops.h says shapes, formulas and what T and G are). T and P are float or
+// BFloat16; G is float, or BFloat16 where T or P is. These are the instances that there are.
 #ifndef ZEROBOX_OPS_HOST_KERNELS_H_
 #define ZEROBOX_OPS_HOST_KERNELS_H_
 
@@ -25,20 +25,23 @@ struct DropoutMask {
 };
 
 // embedding.cpp
-void EmbeddingForward(Threads& threads, float* out, const int32_t* tokens, const float* wte,
-                      const float* wpe, SequenceShape shape, const DropoutMask& dropout);
-void EmbeddingBackward(Threads& threads, float* dwte, float* dwpe, const float* dout,
-                       const int32_t* tokens, SequenceShape shape, const DropoutMask& dropout);
+template <typename T>
+void EmbeddingForward(Threads& threads, T* out, const int32_t* tokens, const T* wte, const T* wpe,
+                      SequenceShape shape, const DropoutMask& dropout);
+template <typename T, typename G>
+void EmbeddingBackward(Threads& threads, G* dwte, G* dwpe, const T* dout, const int32_t* tokens,
+                       SequenceShape shape, const DropoutMask& dropout);
 
 // layernorm.cpp
-void LayerNormForward(Threads& threads, float* out, float* mean, float* rstd, const float* x,
-                      const float* weight, const float* bias, int64_t rows, int64_t channels);
-void LayerNormBackward(Threads& threads, float* dx, float* dweight, float* dbias, const float* dout,
-                       const float* x, const float* mean, const float* rstd, const float* weight,
-                       int64_t rows, int64_t channels);
+template <typename T>
+void LayerNormForward(Threads& threads, T* out, float* mean, float* rstd, const T* x,
+                      const T* weight, const T* bias, int64_t rows, int64_t channels);
+template <typename T, typename G>
+void LayerNormBackward(Threads& threads, T* dx, G* dweight, G* dbias, const T* dout, const T* x,
+                       const float* mean, const float* rstd, const T* weight, int64_t rows,
+                       int64_t channels);
 
-// linear.cpp. T is float or BFloat16; the gradients of parameters are G: float, or what T is. The
-// results are the same bits for every number of threads.
+// linear.cpp. The results are the same bits for every number of threads.
 template <typename T>
 void LinearForward(Threads& threads, T* y, const T* x, const T* w, const T* bias, int64_t rows,
                    int64_t in, int64_t out);
@@ -52,7 +55,7 @@ template <typename T, typename G>
 void HeadBackward(Threads& threads, T* dx, G* dwte, const T* dlogits, const T* x, const T* wte,
                   int64_t rows, int64_t channels, int64_t vocabulary);
 
-// attention.cpp. T is float or BFloat16. The results are the same bits for every number of threads.
+// attention.cpp. The results are the same bits for every number of threads.
 template <typename T>
 void AttentionForward(Threads& threads, T* out, float* logsumexp, const T* qkv, SequenceShape shape,
                       int64_t heads, const DropoutMask& dropout);
@@ -62,35 +65,47 @@ void AttentionBackward(Threads& threads, T* dqkv, const T* dout, const T* qkv, c
                        const DropoutMask& dropout);
 
 // gelu.cpp
-void GeluForward(Threads& threads, float* out, const float* x, int64_t n);
-void GeluBackward(Threads& threads, float* dx, const float* x, const float* dout, int64_t n);
+template <typename T>
+void GeluForward(Threads& threads, T* out, const T* x, int64_t n);
+template <typename T>
+void GeluBackward(Threads& threads, T* dx, const T* x, const T* dout, int64_t n);
 
 // residual.cpp
-void ResidualForward(Threads& threads, float* out, const float* x, const float* branch,
-                     SequenceShape shape, const DropoutMask& dropout);
-void DropoutBackward(Threads& threads, float* dbranch, const float* dout, SequenceShape shape,
+template <typename T>
+void ResidualForward(Threads& threads, T* out, const T* x, const T* branch, SequenceShape shape,
+                     const DropoutMask& dropout);
+template <typename T>
+void DropoutBackward(Threads& threads, T* dbranch, const T* dout, SequenceShape shape,
                      const DropoutMask& dropout);
 
 // cross_entropy.cpp
-void CrossEntropyForward(Threads& threads, float* losses, const float* logits,
-                         const int32_t* targets, int64_t rows, int64_t vocabulary);
-void CrossEntropyBackward(Threads& threads, float* logits, const int32_t* targets, int64_t rows,
+template <typename T>
+void CrossEntropyForward(Threads& threads, float* losses, const T* logits, const int32_t* targets,
+                         int64_t rows, int64_t vocabulary);
+template <typename T>
+void CrossEntropyBackward(Threads& threads, T* logits, const int32_t* targets, int64_t rows,
                           int64_t vocabulary, float scale);
 
 // sums.cpp. The sums of numbers and squares are the same bits for every number of threads.
 void AccumulateSum(Threads& threads, double* sum, const float* x, int64_t n);
-void AccumulateSquares(Threads& threads, double* sum, const float* x, int64_t n);
-void Add(Threads& threads, float* to, const float* from, int64_t n);
-// sums (columns) += the sum over the rows of x (rows, columns).
-void AddColumnSums(Threads& threads, float* sums, const float* x, int64_t rows, int64_t columns);
+template <typename G>
+void AccumulateSquares(Threads& threads, double* sum, const G* x, int64_t n);
+template <typename T>
+void Add(Threads& threads, T* to, const T* from, int64_t n);
+// sums (columns) += the sum over the rows of x (rows, columns), which is taken in fp32.
+template <typename T, typename G>
+void AddColumnSums(Threads& threads, G* sums, const T* x, int64_t rows, int64_t columns);
 
 // fill.cpp
-void Fill(Threads& threads, float* out, int64_t n, float value);
-void FillNormal(Threads& threads, float* out, int64_t n, uint64_t seed, uint64_t stream,
-                int64_t first, float stddev);
+template <typename T>
+void Fill(Threads& threads, T* out, int64_t n, float value);
+template <typename T>
+void FillNormal(Threads& threads, T* out, int64_t n, uint64_t seed, uint64_t stream, int64_t first,
+                float stddev);
 
-// adamw.cpp
-void AdamW(Threads& threads, float* parameters, const float* gradients, float* m, float* v,
+// adamw.cpp. `master` are the fp32 weights; null where the parameters are.
+template <typename P, typename G>
+void AdamW(Threads& threads, P* parameters, float* master, G* gradients, float* m, float* v,
            int64_t n, bool decay, const StepState& state, const OptimizerSettings& settings);
 
 }  // namespace zerobox::host

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/fit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trainer/tables.h"
+#include "trainer/text.h"
+#include "trainer/train.h"
+
+namespace zerobox {
+namespace {
+
+constexpr size_t kMostShown = 3;
+
+int64_t DeviceReservations(const RunPlan& plan) {
+  int64_t all = 0;
+  for (const RankPlan& rank : plan.ranks) all += ReservedBytes(rank.regions);
+  return all;
+}
+
+// What a setting costs in speed, in hundredths of a step's compute: rough numbers, of which only
+// the order matters. Stage 3 gathers parameters in both passes; full checkpointing is a forward
+// pass more, a third of all; an offloaded optimizer's bytes go over a bus, and the host updates
+// them; checkpoints travel behind compute; smaller micro-batches make smaller products.
+int Cost(const TrainSettings& settings, int halvings) {
+  constexpr int kStage[] = {0, 1, 2, 10};
+  constexpr int kCheckpointing[] = {0, 5, 33};
+  int cost = kStage[settings.zero_stage] +
+             kCheckpointing[static_cast<size_t>(settings.activation_checkpointing)];
+  if (settings.offload_optimizer) cost += 25;
+  if (settings.offload_activations) cost += 8;
+  return cost + halvings * (settings.zero_stage >= 2 ? 9 : 6);
+}
+
+struct Candidate {
+  TrainSettings settings;
+  int cost = 0;
+};
+
+// The global batch in micro-batches of 1/2, 1/4 and 1 sequence: where 2 divides it.
+std::vector<std::pair<int64_t, int>> MicroBatches(int64_t micro_batch) {
+  std::vector<std::pair<int64_t, int>> sizes = {{micro_batch, 0}};
+  int halvings = 0;
+  int64_t size = micro_batch;
+  while (size % 2 == 0) {
+    size /= 2;
+    sizes.emplace_back(size, ++halvings);
+  }
+  if (size > 1) sizes.emplace_back(1, halvings + 2);
+  // Of many, the first two and the last will do.
+  if (sizes.size() > 4) sizes.erase(sizes.begin() + 3, sizes.end() - 1);
+  return sizes;
+}
+
+std::vector<Candidate> Candidates(const ResolvedTrain& resolved) {
+  const TrainSettings& settings = resolved.settings;
+  std::vector<Candidate> candidates;
+  for (int stage = 0; stage <= 3; ++stage) {
+    if (settings.devices == 1 && stage != settings.zero_stage) continue;  // all alike
+    for (const auto checkpointing :
+         {ActivationCheckpointing::kNone, ActivationCheckpointing::kSelective,
+          ActivationCheckpointing::kFull}) {
+      for (const bool optimizer : {false, true}) {
+        for (const bool activations : {false, true}) {
+          if (activations && checkpointing == ActivationCheckpointing::kNone) continue;
+          for (const auto& [micro_batch, halvings] : MicroBatches(settings.micro_batch)) {
+            TrainSettings other = settings;
+            other.zero_stage = stage;
+            other.activation_checkpointing = checkpointing;
+            other.offload_optimizer = optimizer;
+            other.offload_activations = activations;
+            other.micro_batch = micro_batch;
+            other.grad_accum = settings.grad_accum * (settings.micro_batch / micro_batch);
+            if (!FindFlag("grad_accum")->range.Contains(static_cast<double>(other.grad_accum))) {
+              continue;
+            }
+            if (resolved.auto_grad_accum_dtype) {
+              other.grad_accum_dtype = AutoGradAccumDType(other.dtype, other.grad_accum);
+            }
+            candidates.push_back({other, Cost(other, halvings)});
+          }
+        }
+      }
+    }
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
+  return candidates;
+}
+
+// The flags in which `other` differs from `settings`.
+std::string ChangedFlags(const TrainSettings& settings, const TrainSettings& other) {
+  std::string flags;
+  const auto add = [&](const auto&... parts) {
+    absl::StrAppend(&flags, flags.empty() ? "--" : " --", parts...);
+  };
+  if (other.zero_stage != settings.zero_stage) add("zero_stage=", other.zero_stage);
+  if (other.activation_checkpointing != settings.activation_checkpointing) {
+    add("activation_checkpointing=", std::string(Name(other.activation_checkpointing)));
+  }
+  const std::string_view offload = OffloadName(other.offload_optimizer, other.offload_activations);
+  if (offload != OffloadName(settings.offload_optimizer, settings.offload_activations)) {
+    add("offload=", std::string(offload));
+  }
+  if (other.micro_batch != settings.micro_batch) {
+    add("micro_batch=", other.micro_batch, " --grad_accum=", other.grad_accum);
+  }
+  return flags;
+}
+
+std::string Needs(const FittingSettings& found) {
+  std::string text = absl::StrCat(WithCommas(found.device_bytes), " bytes (",
+                                  HumanBytes(found.device_bytes), ") on a device");
+  if (found.host_bytes > 0) {
+    absl::StrAppend(&text, ", ", HumanBytes(found.host_bytes), " on all host sides");
+  }
+  return text;
+}
+
+}  // namespace
+
+int64_t HostReservations(const RunPlan& plan) {
+  int64_t all = 0;
+  for (const RankPlan& rank : plan.ranks) all += ReservedBytes(rank.host_regions);
+  return all;
+}
+
+absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
+  const int64_t needed = LargestReservation(plan);
+  if (needed > settings.device_memory_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the run does not fit: it needs ", HumanBytes(needed), " (", WithCommas(needed),
+        " bytes) on a device, --device_memory is ", HumanBytes(settings.device_memory_bytes), " (",
+        WithCommas(settings.device_memory_bytes), " bytes)"));
+  }
+  const int64_t devices = DeviceReservations(plan);
+  const int64_t host = HostReservations(plan);
+  if (devices + host > machine.available_memory) {
+    const std::string sides = host > 0
+                                  ? absl::StrCat(", and ", HumanBytes(host), " (", WithCommas(host),
+                                                 " bytes) on their host sides for --offload")
+                                  : "";
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the run does not fit: its ", settings.devices, " devices need ",
+                     HumanBytes(devices), " (", WithCommas(devices), " bytes) together", sides,
+                     ", this machine has ", HumanBytes(machine.available_memory), " free"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<FittingSettings> FindFitting(const ResolvedTrain& resolved, const Machine& machine,
+                                         size_t most) {
+  std::vector<FittingSettings> fitting;
+  FittingSettings smallest;
+  for (const Candidate& candidate : Candidates(resolved)) {
+    const absl::StatusOr<RunPlan> plan = PlanRun(candidate.settings);
+    if (!plan.ok()) continue;
+    FittingSettings found = {.flags = ChangedFlags(resolved.settings, candidate.settings),
+                             .device_bytes = LargestReservation(*plan),
+                             .host_bytes = HostReservations(*plan),
+                             .fits = CheckFit(candidate.settings, *plan, machine).ok()};
+    if (found.flags.empty()) continue;  // what was asked for
+    // How far it is from fitting a device, then what all of it takes.
+    const auto need = [&](const FittingSettings& other) {
+      const auto [capacity, devices] =
+          std::pair(resolved.settings.device_memory_bytes, resolved.settings.devices);
+      return std::pair(std::max<int64_t>(other.device_bytes - capacity, 0),
+                       other.device_bytes * devices + other.host_bytes);
+    };
+    if (smallest.flags.empty() || need(found) < need(smallest)) smallest = found;
+    if (!found.fits) continue;
+    fitting.push_back(std::move(found));
+    if (fitting.size() == most) return fitting;
+  }
+  if (fitting.empty() && !smallest.flags.empty()) fitting.push_back(std::move(smallest));
+  return fitting;
+}
+
+std::string WhatWouldFit(const ResolvedTrain& resolved, const Machine& machine) {
+  const std::vector<FittingSettings> found = FindFitting(resolved, machine, kMostShown);
+  std::string text;
+  if (!found.empty() && found[0].fits) {
+    text = "These flags train the same model on the same batches and fit, the fastest first:";
+  } else {
+    text = "No --zero_stage, --activation_checkpointing, --offload or --micro_batch makes it fit";
+    text += found.empty() ? "." : "; the least is";
+  }
+  for (const FittingSettings& settings : found) {
+    absl::StrAppend(&text, "\n  ", settings.flags, "\n      needs ", Needs(settings));
+  }
+  if (!found.empty() && found[0].fits) return text;
+  return text +
+         "\nWhat is left: --dtype=bf16, fewer --devices, a smaller --seq_len, --n_layer or "
+         "--n_embd, or, where the machine has it, more --device_memory";
+}
+
+}  // namespace zerobox

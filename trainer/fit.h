@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether a run fits its devices and the machine, and which settings would make it fit. A plan
+// allocates nothing, so trying them is cheap.
+#ifndef ZEROBOX_TRAINER_FIT_H_
+#define ZEROBOX_TRAINER_FIT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "trainer/resolve.h"
+#include "trainer/results.h"
+#include "trainer/settings.h"
+
+namespace zerobox {
+
+// ResourceExhausted, with wanted and found bytes, where a device's reservation exceeds
+// --device_memory, or those of all devices and their host sides exceed the machine's free memory.
+absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const Machine& machine);
+
+// Other settings for the same model and the same global batch: stage, checkpointing, offload and
+// size of the micro-batch.
+struct FittingSettings {
+  std::string flags;  // what to add to the command line, in the order of its flags
+  int64_t device_bytes = 0;
+  int64_t host_bytes = 0;  // of all host sides
+  bool fits = false;
+};
+// The first `most` that fit, in the order of what they cost in speed; or, where none does, the one
+// that needs the least of a device. Empty where there is nothing to change.
+std::vector<FittingSettings> FindFitting(const ResolvedTrain& resolved, const Machine& machine,
+                                         size_t most);
+// The same as a text of several lines, for whoever was refused.
+std::string WhatWouldFit(const ResolvedTrain& resolved, const Machine& machine);
+
+// Bytes that all host sides reserve together.
+int64_t HostReservations(const RunPlan& plan);
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_TRAINER_FIT_H_
