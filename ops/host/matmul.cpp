@@ -85,14 +85,15 @@ struct Step {
   size_t partial_stride;
 };
 
-// The tile at (row, column), of which `rows` and `columns` are in C; a is its panel of A.
+// The tile at (row, column), of which `rows` and `columns` are in C; packed_a is its panel of A.
 template <typename C>
-HWY_INLINE void ComputeTile(const Step<C>& step, const float* a, size_t row, size_t column,
+HWY_INLINE void ComputeTile(const Step<C>& step, const float* packed_a, size_t row, size_t column,
                             size_t rows, size_t columns, const float* ahead) {
   const size_t lanes = hn::Lanes(Lane());
   const size_t vectors = (columns + lanes - 1) / lanes;
   const TileFunction multiply = TileOf(rows, vectors);
-  const float* const b = step.b + column * step.depth;
+  const Strided a{packed_a, step.panel_rows};
+  const Strided b{step.b + column * step.depth, TileColumns()};
   C* const c = step.c + row * step.ldc + column;
   const bool only_step = step.first && step.last;
   const bool add_to_c = step.first && step.beta != 0 && step.bias == nullptr;
@@ -100,18 +101,16 @@ HWY_INLINE void ComputeTile(const Step<C>& step, const float* a, size_t row, siz
   if constexpr (std::is_same_v<C, float>) {
     // Straight to C.
     if (vectors * lanes == columns && !add_bias && (!add_to_c || step.beta == 1)) {
-      return multiply(step.depth, a, step.panel_rows, b, TileColumns(), c, step.ldc,
-                      !step.first || add_to_c, ahead);
+      return multiply(step.depth, a, b, ahead, c, step.ldc, !step.first || add_to_c);
     }
   } else if (!step.last) {
     float* const partial = step.partial + row * step.partial_stride + column;
     if (!add_to_c && !add_bias) {
-      return multiply(step.depth, a, step.panel_rows, b, TileColumns(), partial,
-                      step.partial_stride, !step.first, ahead);
+      return multiply(step.depth, a, b, ahead, partial, step.partial_stride, !step.first);
     }
   }
   HWY_ALIGN float tile[kTileRows * kTileVectors * hn::MaxLanes(Lane())];
-  multiply(step.depth, a, step.panel_rows, b, TileColumns(), tile, TileColumns(), false, ahead);
+  multiply(step.depth, a, b, ahead, tile, TileColumns(), false);
   const C* from = add_bias ? step.bias + column : add_to_c ? c : nullptr;
   const size_t from_stride = add_bias ? 0 : step.ldc;
   const float factor = add_to_c ? step.beta : 1;
