@@ -138,6 +138,20 @@ TEST_P(Equality, StagesThatReduceAlikeAgreeToTheBitOverMicroBatches) {
   }
 }
 
+TEST_P(Equality, ThreadsDoNotChangeABit) {
+  TrainSettings settings = SmallSettings();
+  settings.devices = GetParam().devices;
+  settings.steps = 10;
+  settings.threads = settings.devices;
+  const SmallRun reference = RunAndWitness(settings);
+  for (const int threads_of_a_device : {2, 3}) {
+    settings.threads = threads_of_a_device * settings.devices;
+    const SmallRun run = RunAndWitness(settings);
+    EXPECT_EQ(Bits(run.result), Bits(reference.result)) << threads_of_a_device;
+    EXPECT_EQ(run.parameters, reference.parameters) << threads_of_a_device;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Equality,
                          testing::Combine(testing::Values(Case{1, 3.7}, Case{2, 2.65}, Case{3, 2.2},
                                                           Case{4, 1.94}, Case{7, 1.52},
