@@ -20,6 +20,7 @@ tests_sources := \
   tests/formulas_test.cpp \
   tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
+  tests/host_side_test.cpp \
   tests/layout_test.cpp \
   tests/matmul_ops_test.cpp \
   tests/memory_test.cpp \
