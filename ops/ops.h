@@ -3,13 +3,12 @@
 // Ops: the mathematics of a small GPT, on one device. Every call is enqueued on the one stream that
 // the Ops was made for, in order: Device::ops() is that of the compute stream.
 //
-// Types: T is the dtype of parameters and activations, G that of the parameters' gradients. T is
-// fp32 or bf16, and all parameters, activations and gradients of activations of a call have it. G
-// is fp32, or bf16 where T is, and all gradients of parameters of a call have it. Statistics are
-// fp32: mean, rstd, logsumexp, losses. Where neither is said, a buffer is of T.
-// Arithmetic is fp32; bf16 only stores (ops/bfloat16.h), and a result is rounded once, when it is
-// written. So an addition to a gradient rounds each element once a call: what the call adds is
-// summed over all rows in fp32, added in fp32, and then rounded.
+// Types: parameters, activations and gradients of activations are all fp32 or all bf16 (the kernels
+// call this T). Gradients of parameters are of G: fp32, or bf16 where the parameters are.
+// Statistics are fp32: mean, rstd, logsumexp, losses. Arithmetic is fp32; bf16 only stores
+// (ops/bfloat16.h), and a result is rounded once, when it is written. So an addition to a gradient
+// rounds an element once a call: what the call adds is summed over all rows in fp32, added in fp32,
+// and then rounded.
 //
 // Shapes: B sequences, T positions, C channels, H heads (C divisible by H), V vocabulary; "rows" is
 // B*T. Arrays are row-major and dense. A name with d in front is the gradient of the loss with
@@ -115,10 +114,10 @@ class Ops {
 
   // sum (fp64, 1) += the sum of x (fp32), taken in fp64.
   virtual void AccumulateSum(Buffer sum, Buffer x) = 0;
-  // sum (fp64, 1) += the sum of the squares of x (of T or G), taken in fp64; lanes are counted from
-  // x's first element, so equal contents give equal bits wherever they stand.
+  // sum (fp64, 1) += the sum of the squares of x (fp32 or bf16), taken in fp64; lanes are counted
+  // from x's first element, so equal contents give equal bits wherever they stand.
   virtual void AccumulateSquares(Buffer sum, Buffer x) = 0;
-  // to += from, both of T or both of G.
+  // to += from, which are both fp32 or both bf16.
   virtual void Add(Buffer to, Buffer from) = 0;
 
   // Fills with value (fp64 buffers too); fills with normal(0, stddev) numbers that depend on (seed,

@@ -6,6 +6,7 @@ tests_sources := \
   tests/bf16_ops_test.cpp \
   tests/bfloat16_test.cpp \
   tests/bytes_test.cpp \
+  tests/checkpointing_test.cpp \
   tests/collectives_test.cpp \
   tests/command_train_test.cpp \
   tests/count_model_test.cpp \
@@ -19,9 +20,11 @@ tests_sources := \
   tests/formulas_test.cpp \
   tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
+  tests/host_side_test.cpp \
   tests/layout_test.cpp \
   tests/matmul_ops_test.cpp \
   tests/memory_test.cpp \
+  tests/mixed_bytes_test.cpp \
   tests/offload_test.cpp \
   tests/ops_optimizer_test.cpp \
   tests/ops_philox_test.cpp \

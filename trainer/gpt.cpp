@@ -105,7 +105,10 @@ MicroBatchInFlight Gpt::BeginSampling(const Batch& batch) const {
   return BeginEvaluation(batch, /*loss_sum=*/{});
 }
 
-void Gpt::End(MicroBatchInFlight& mb) const { PopTo(mb, 0); }
+void Gpt::End(MicroBatchInFlight& mb) {
+  PopTo(mb, 0);
+  if (Checkpointed()) checkpoints_.Release(0);
+}
 
 void Gpt::Forward(const Visit& visit, Buffer w, MicroBatchInFlight& mb) {
   if (visit.unit != kEnds) return BlockForward(visit.unit - BlockUnit(0), w, mb);
@@ -138,18 +141,18 @@ void Gpt::BlockForward(int block, Buffer w, MicroBatchInFlight& mb) {
   a.height = mb.stack.size();
   const Buffer out = OpenStream(block + 1, mb);
   const size_t inside = mb.stack.size();
-  const bool checkpointed = Checkpointed(mb);
+  const bool keep = mb.training && Checkpointed();
   const bool input_only = checkpointing_ == ActivationCheckpointing::kFull;
-  if (checkpointed && input_only) checkpoints_.Keep(block);
+  if (keep && input_only) checkpoints_.Keep(block);
   ComputeInside(Pass::kForward, block, w, mb);
 
   // out = middle + dropout(gelu(norm2(middle) W) W'). Backward reads nothing of this.
-  if (checkpointed && block + 1 < config_.n_layer) checkpoints_.AwaitSlot(block + 1);
+  if (keep && block + 1 < config_.n_layer) checkpoints_.AwaitSlot(block + 1);
   ops_.LinearForward(out, a[kGelu], p(kMlpProjectionWeight), p(kMlpProjectionBias), shape.rows(),
                      kMlpRatio * shape.channels, shape.channels);
   ops_.ResidualForward(out, a[kMiddle], out, shape, Drop(mb, block, DropoutSite::kMlpOutput));
-  if (checkpointed && !input_only) checkpoints_.Keep(block);
-  if (checkpointed || !mb.training) PopTo(mb, inside);
+  if (keep && !input_only) checkpoints_.Keep(block);
+  if (keep || !mb.training) PopTo(mb, inside);
 }
 
 void Gpt::ComputeInside(Pass pass, int block, Buffer w, MicroBatchInFlight& mb) const {
@@ -162,7 +165,7 @@ void Gpt::ComputeInside(Pass pass, int block, Buffer w, MicroBatchInFlight& mb) 
   const auto make = [&](std::initializer_list<BlockTensor> tensors) {
     bool missing = pass == Pass::kForward;
     for (const BlockTensor tensor : tensors) {
-      if (Checkpointed(mb) && Keeps(checkpointing_, tensor)) continue;
+      if (Keeps(checkpointing_, tensor)) continue;  // Open has found it
       a.tensors[tensor] = Push(mb, IsStatistic(tensor) ? DType::kFloat32 : dtype_,
                                ElementsOf(tensor, config_, rows), kBlockTensorSpecs[tensor].label);
       missing = true;
@@ -253,8 +256,7 @@ void Gpt::HeadBackward(Buffer w, MicroBatchInFlight& mb, Stage0& zero, float los
 }
 
 void Gpt::BlockBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero) {
-  const bool checkpointed = Checkpointed(mb);
-  if (checkpointed) {
+  if (Checkpointed()) {
     PopTo(mb, mb.blocks[block].height);  // what the last block left to the head
     if (block > 0) checkpoints_.Fetch(block - 1);
     checkpoints_.Await(block);
@@ -263,7 +265,7 @@ void Gpt::BlockBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zer
   MlpBackward(block, w, mb, zero);
   AttentionBackward(block, w, mb, zero);
   PopTo(mb, mb.blocks[block].height);
-  if (checkpointed) checkpoints_.Release(block);
+  if (Checkpointed()) checkpoints_.Release(block);
 }
 
 void Gpt::MlpBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero) const {
@@ -306,21 +308,24 @@ void Gpt::LookupBackward(MicroBatchInFlight& mb, Stage0& zero) const {
                          Drop(mb, 0, DropoutSite::kEmbedding));
   zero.Reduce(kPositionEmbedding);
   zero.Reduce(kTokenEmbedding);
-  End(mb);
+  PopTo(mb, 0);
 }
 
 // ---- parts ----
 
 Buffer Gpt::OpenStream(int block, MicroBatchInFlight& mb) {
-  Buffer& stream = block == config_.n_layer ? mb.head_in : mb.blocks[block].tensors[kBlockIn];
+  const bool head = block == config_.n_layer;
+  BlockTensors none;
+  BlockTensors& tensors = head ? none : mb.blocks[block].tensors;
   if (!mb.training && block > 0) {
-    stream = mb.blocks[block - 1][kBlockIn];  // nobody reads it again, so it is overwritten
-  } else if (Checkpointed(mb) && block < config_.n_layer) {
-    checkpoints_.Open(block, Shape(mb).rows(), mb.blocks[block].tensors);
+    tensors = mb.blocks[block - 1].tensors;  // nobody reads them again: all blocks share memory
+  } else if (Checkpointed() && !head) {
+    checkpoints_.Open(block, Shape(mb).rows(), tensors);
   } else {
-    stream = PushStream(mb, "residual stream");
+    tensors[kBlockIn] = PushStream(mb, "residual stream");
   }
-  return stream;
+  if (head) mb.head_in = tensors[kBlockIn];
+  return tensors[kBlockIn];
 }
 
 MicroBatchInFlight::Norm Gpt::FinalNorm(Buffer w, Buffer x, MicroBatchInFlight& mb) const {
@@ -384,9 +389,7 @@ void Gpt::PopTo(MicroBatchInFlight& mb, size_t height) const {
   }
 }
 
-bool Gpt::Checkpointed(const MicroBatchInFlight& mb) const {
-  return mb.training && checkpointing_ != ActivationCheckpointing::kNone;
-}
+bool Gpt::Checkpointed() const { return checkpointing_ != ActivationCheckpointing::kNone; }
 
 SequenceShape Gpt::Shape(const MicroBatchInFlight& mb) const {
   return {mb.batch.sequences, mb.batch.positions, config_.n_embd};

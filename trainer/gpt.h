@@ -108,7 +108,7 @@ class Gpt {
   void Backward(const Visit& visit, Buffer w, MicroBatchInFlight& mb, Stage0& zero,
                 float loss_scale);
   // Frees what is left, after forward visits alone.
-  void End(MicroBatchInFlight& mb) const;
+  void End(MicroBatchInFlight& mb);
 
  private:
   using Block = MicroBatchInFlight::Block;
@@ -147,7 +147,7 @@ class Gpt {
   Buffer BranchGradient(MicroBatchInFlight& mb, int block, DropoutSite site) const;
   Buffer In(Buffer w, ParameterId parameter) const;
   // Backward reads checkpoints, and computes again what they lack.
-  bool Checkpointed(const MicroBatchInFlight& mb) const;
+  bool Checkpointed() const;
   SequenceShape Shape(const MicroBatchInFlight& mb) const;
   Dropout Drop(const MicroBatchInFlight& mb, int layer, DropoutSite site) const;
 

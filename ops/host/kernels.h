@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host kernels, one idea a file: functions over plain pointers that compute what the Ops of the
-// same names promise (ops/ops.h says shapes, formulas and what T and G are). T and P are float or
-// BFloat16; G is float, or BFloat16 where T or P is. These are the instances that there are.
+// same names promise (ops/ops.h says shapes, formulas and what is of which type). T, or P, is float
+// or BFloat16; G is float, or BFloat16 where the other is. These are the instances that there are.
 #ifndef ZEROBOX_OPS_HOST_KERNELS_H_
 #define ZEROBOX_OPS_HOST_KERNELS_H_
 
