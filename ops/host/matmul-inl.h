@@ -209,7 +209,8 @@ void PackByTransposition(float* to, const Unpacked<T>& from, size_t count, size_
     const T* const data = from.data + begin * from.stride;
     size_t k = 0;
 #if HWY_TARGET != HWY_SCALAR
-    k = TransposePanel(Lane(), to, data, from.stride, rows, k, depth, width);
+    // In a panel of fewer than 4 rows the stores must go on in the order of k.
+    if (width >= 4) k = TransposePanel(Lane(), to, data, from.stride, rows, k, depth, width);
     k = TransposePanel(hn::FixedTag<float, 4>(), to, data, from.stride, rows, k, depth, width);
 #endif
     for (; k < depth; ++k) {
@@ -227,6 +228,15 @@ HWY_INLINE void Pack(float* to, const Unpacked<T>& from, size_t count, size_t de
   } else {
     PackByCopy(to, from, count, depth, width);
   }
+}
+
+// x *= factor.
+HWY_INLINE void Scale(float* x, size_t n, float factor) {
+  const Lane d;
+  const auto f = hn::Set(d, factor);
+  ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
+    memory.Store(d, hn::Mul(memory.Load(d, x + i), f), x + i);
+  });
 }
 
 // to (rows, columns) = tile [+ factor * from], where the tile has rows of TileColumns().
