@@ -133,7 +133,7 @@ build/packages.mk: Makefile
 
 cpp_flags := -I. $(package_cflags)
 cxx_flags := -std=c++20 -O2 -g1 -Wall -Wextra -Wno-missing-field-initializers -Werror -ffp-contract=off -pthread $($(BUILD)_flags)
-libraries := $(package_libraries) -ldl
+libraries := $(package_libraries)
 # Only what needs GoogleTest asks for it: a plain `make` does without.
 gtest_libraries = $(shell pkg-config --libs gmock gtest_main)
 

@@ -288,10 +288,6 @@ void MeasureAdamW(const char* types, int threads) {
 }
 
 int Main() {
-  if (const absl::Status status = LoadMatmul(); !status.ok()) {
-    std::fprintf(stderr, "%s\n", status.ToString().c_str());
-    return 1;
-  }
   const int all = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   std::vector<int> counts = {1};
   if (all > 1) counts.push_back(all);

@@ -23,7 +23,6 @@ ops_sources := \
   ops/host/layernorm.cpp \
   ops/host/linear.cpp \
   ops/host/matmul.cpp \
-  ops/host/openblas.cpp \
   ops/host/residual.cpp \
   ops/host/sums.cpp \
   ops/optimizer.cpp \

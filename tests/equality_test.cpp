@@ -10,8 +10,10 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/small_run.h"
 
 namespace zerobox {
@@ -32,17 +34,28 @@ std::vector<uint64_t> Bits(const RunResult& result) {
   return bits;
 }
 
-// What only a run of this stage with these buckets does.
-void ExpectWitness(const SmallRun& run, const TrainSettings& settings) {
+struct Types {
+  DType parameters, gradients;
+  int64_t parameter_width, gradient_width, states_width;  // bytes
+};
+constexpr Types kFp32 = {DType::kFloat32, DType::kFloat32, 4, 4, 8};
+constexpr Types kBf16 = {DType::kBFloat16, DType::kBFloat16, 2, 2, 12};
+constexpr Types kBf16SummedInFp32 = {DType::kBFloat16, DType::kFloat32, 2, 4, 12};
+
+// What only a run of this stage with these buckets and types does.
+void ExpectWitness(const SmallRun& run, const TrainSettings& settings, const Types& types) {
   const int64_t n = settings.devices;
   const int64_t padded = kPsi + run.plan.padding;
   const int stage = n == 1 ? 0 : settings.zero_stage;
   const int64_t buckets = settings.bucket_bytes == kOneParameter ? 4 + 2 * 12 : 3;
   const int64_t m = settings.grad_accum;
   for (int rank = 0; rank < n; ++rank) {
-    EXPECT_EQ(LiveBytes(run, rank, Category::kParameters), 4 * padded / (stage == 3 ? n : 1));
-    EXPECT_EQ(LiveBytes(run, rank, Category::kGradients), 4 * padded / (stage >= 2 ? n : 1));
-    EXPECT_EQ(LiveBytes(run, rank, Category::kOptimizerStates), 8 * padded / (stage >= 1 ? n : 1));
+    EXPECT_EQ(LiveBytes(run, rank, Category::kParameters),
+              types.parameter_width * padded / (stage == 3 ? n : 1));
+    EXPECT_EQ(LiveBytes(run, rank, Category::kGradients),
+              types.gradient_width * padded / (stage >= 2 ? n : 1));
+    EXPECT_EQ(LiveBytes(run, rank, Category::kOptimizerStates),
+              types.states_width * padded / (stage >= 1 ? n : 1));
     EXPECT_EQ(Counted(run, rank, Collective::kAllReduce).calls, stage == 0 && n > 1 ? buckets : 0);
     EXPECT_EQ(Counted(run, rank, Collective::kReduceScatter).calls, stage == 0   ? 0
                                                                     : stage == 1 ? buckets
@@ -55,11 +68,13 @@ void ExpectWitness(const SmallRun& run, const TrainSettings& settings) {
   }
 }
 
-SmallRun RunAndWitness(const TrainSettings& settings) {
+SmallRun RunAndWitness(TrainSettings settings, const Types& types) {
+  settings.dtype = types.parameters;
+  settings.grad_accum_dtype = types.gradients;
   SmallRun run = RunSmall(settings);
   EXPECT_TRUE(run.result.status.ok()) << run.result.status;
   EXPECT_EQ(run.result.steps, settings.steps);
-  if (run.result.status.ok()) ExpectWitness(run, settings);
+  if (run.result.status.ok()) ExpectWitness(run, settings, types);
   return run;
 }
 
@@ -68,13 +83,22 @@ struct Case {
   int devices;
   double clip_norm;
 };
-class Equality : public testing::TestWithParam<Case> {};
+class Equality : public testing::TestWithParam<std::tuple<Case, Types>> {
+ protected:
+  static TrainSettings Settings() {
+    TrainSettings settings = SmallSettings();
+    settings.devices = std::get<0>(GetParam()).devices;
+    settings.optimizer.clip_norm = std::get<0>(GetParam()).clip_norm;
+    return settings;
+  }
+  static SmallRun Run(const TrainSettings& settings) {
+    return RunAndWitness(settings, std::get<1>(GetParam()));
+  }
+};
 
 TEST_P(Equality, StageAndBucketsDoNotChangeABit) {
-  TrainSettings settings = SmallSettings();
-  settings.devices = GetParam().devices;
-  settings.optimizer.clip_norm = GetParam().clip_norm;
-  const SmallRun reference = RunAndWitness(settings);
+  TrainSettings settings = Settings();
+  const SmallRun reference = Run(settings);
   const auto clipped =
       std::count_if(reference.result.step_metrics.begin(), reference.result.step_metrics.end(),
                     [](const StepMetrics& step) { return step.clip < 1; });
@@ -87,7 +111,7 @@ TEST_P(Equality, StageAndBucketsDoNotChangeABit) {
       SCOPED_TRACE(testing::Message() << "stage " << stage << ", bucket_bytes " << bucket_bytes);
       settings.zero_stage = stage;
       settings.bucket_bytes = bucket_bytes;
-      const SmallRun run = RunAndWitness(settings);
+      const SmallRun run = Run(settings);
       EXPECT_EQ(Bits(run.result), Bits(reference.result));
       EXPECT_EQ(run.parameters, reference.parameters);
     }
@@ -95,20 +119,18 @@ TEST_P(Equality, StageAndBucketsDoNotChangeABit) {
 }
 
 TEST_P(Equality, StagesThatReduceAlikeAgreeToTheBitOverMicroBatches) {
-  TrainSettings settings = SmallSettings();
-  settings.devices = GetParam().devices;
-  settings.optimizer.clip_norm = GetParam().clip_norm;
+  TrainSettings settings = Settings();
   settings.grad_accum = 3;
   for (const int first_stage : {0, 2}) {
     settings.zero_stage = first_stage;
     settings.bucket_bytes = kDefaultBucket;
-    const SmallRun reference = RunAndWitness(settings);
+    const SmallRun reference = Run(settings);
     for (const int stage : {first_stage, first_stage + 1}) {
       for (const int64_t bucket_bytes : {kDefaultBucket, kOneParameter}) {
         SCOPED_TRACE(testing::Message() << "stage " << stage << ", bucket_bytes " << bucket_bytes);
         settings.zero_stage = stage;
         settings.bucket_bytes = bucket_bytes;
-        const SmallRun run = RunAndWitness(settings);
+        const SmallRun run = Run(settings);
         EXPECT_EQ(Bits(run.result), Bits(reference.result));
         EXPECT_EQ(run.parameters, reference.parameters);
       }
@@ -116,10 +138,31 @@ TEST_P(Equality, StagesThatReduceAlikeAgreeToTheBitOverMicroBatches) {
   }
 }
 
+TEST_P(Equality, ThreadsDoNotChangeABit) {
+  TrainSettings settings = SmallSettings();
+  settings.devices = GetParam().devices;
+  settings.steps = 10;
+  settings.threads = settings.devices;
+  const SmallRun reference = RunAndWitness(settings);
+  for (const int threads_of_a_device : {2, 3}) {
+    settings.threads = threads_of_a_device * settings.devices;
+    const SmallRun run = RunAndWitness(settings);
+    EXPECT_EQ(Bits(run.result), Bits(reference.result)) << threads_of_a_device;
+    EXPECT_EQ(run.parameters, reference.parameters) << threads_of_a_device;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Equality,
-                         testing::Values(Case{1, 3.7}, Case{2, 2.65}, Case{3, 2.2}, Case{4, 1.94},
-                                         Case{7, 1.52}, Case{8, 1.44}),
-                         [](const auto& info) { return std::to_string(info.param.devices); });
+                         testing::Combine(testing::Values(Case{1, 3.7}, Case{2, 2.65}, Case{3, 2.2},
+                                                          Case{4, 1.94}, Case{7, 1.52},
+                                                          Case{8, 1.44}),
+                                          testing::Values(kFp32, kBf16, kBf16SummedInFp32)),
+                         [](const auto& info) {
+                           const Types& types = std::get<1>(info.param);
+                           return absl::StrCat(std::get<0>(info.param).devices, "_",
+                                               std::string(Name(types.parameters)), "_",
+                                               std::string(Name(types.gradients)));
+                         });
 
 TEST(InitialWeights, DependOnTheSeedAloneAndNotOnWhoComputesThem) {
   TrainSettings settings = SmallSettings();

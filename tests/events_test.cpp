@@ -22,7 +22,6 @@
 
 #include "ops/collectives/host_communicator.h"
 #include "ops/device/host_device.h"
-#include "ops/host/matmul.h"
 #include "tests/process.h"
 #include "tests/small_run.h"
 #include "trainer/gpt.h"
@@ -174,7 +173,6 @@ void RunRank(const TrainSettings& settings, const Layout& layout, Communicator& 
 
 void RunRanks(const Kind& kind, const std::string& drop_wait, Recorder* recorder) {
   const TrainSettings settings = EventSettings(kind);
-  ASSERT_TRUE(LoadMatmul().ok());
   const absl::StatusOr<RunPlan> plan = PlanRun(settings);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const absl::StatusOr<Layout> layout =

@@ -2,6 +2,8 @@
 //
 // The program itself, with a device memory that one stage exceeds and another fits, and the files
 // in which a run writes down its bytes.
+#include "trainer/fit.h"
+
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,11 +15,14 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include "absl/flags/reflection.h"
 #include "nlohmann/json.hpp"
 #include "tests/expected_bytes.h"
 #include "tests/process.h"
 #include "tests/small_run.h"
+#include "trainer/text.h"
 
 namespace zerobox {
 namespace {
@@ -49,22 +54,47 @@ class Program : public testing::Test {
   std::string Data() const { return (folder_ / "data").string(); }
   fs::path Out() const { return folder_ / "out"; }
 
+  std::vector<std::string> Flags(const TrainSettings& settings) const {
+    const ModelConfig& model = settings.model;
+    std::vector<std::string> flags;
+    const auto add = [&](const char* name, const auto& value) {
+      std::ostringstream flag;
+      flag << "--" << name << "=" << value;
+      flags.push_back(flag.str());
+    };
+    add("data", Data());
+    add("out", Out().string());
+    add("n_layer", model.n_layer);
+    add("n_head", model.n_head);
+    add("n_embd", model.n_embd);
+    add("seq_len", model.seq_len);
+    add("vocab_size", model.vocab_size);
+    add("devices", settings.devices);
+    add("zero_stage", settings.zero_stage);
+    add("activation_checkpointing", Name(settings.activation_checkpointing));
+    add("offload", OffloadName(settings.offload_optimizer, settings.offload_activations));
+    add("dtype", Name(settings.dtype));
+    add("logits_bytes", settings.logits_bytes);
+    add("micro_batch", settings.micro_batch);
+    add("grad_accum", settings.grad_accum);
+    add("steps", settings.steps);
+    add("eval_interval", 0);
+    add("sample_bytes", 0);
+    add("threads", 1);
+    add("device_memory", settings.device_memory_bytes);
+    return flags;
+  }
+
   // The exit code of `zerobox train` on the model of `settings`.
   int Train(const TrainSettings& settings) const {
-    const ModelConfig& model = settings.model;
-    std::ostringstream command;
-    command << "'" << ProgramPath() << "' train --data='" << Data() << "' --out='" << Out().string()
-            << "' --n_layer=" << model.n_layer << " --n_head=" << model.n_head
-            << " --n_embd=" << model.n_embd << " --seq_len=" << model.seq_len
-            << " --vocab_size=" << model.vocab_size << " --devices=" << settings.devices
-            << " --zero_stage=" << settings.zero_stage << " --micro_batch=" << settings.micro_batch
-            << " --grad_accum=" << settings.grad_accum << " --steps=" << settings.steps
-            << " --eval_interval=0 --sample_bytes=0 --threads=1"
-            << " --device_memory=" << settings.device_memory_bytes << " >'"
-            << (folder_ / "stdout").string() << "' 2>'" << (folder_ / "stderr").string() << "'";
-    const int status = std::system(command.str().c_str());
+    std::string command = "'" + ProgramPath() + "' train";
+    for (const std::string& flag : Flags(settings)) command += " '" + flag + "'";
+    command +=
+        " >'" + (folder_ / "stdout").string() + "' 2>'" + (folder_ / "stderr").string() + "'";
+    const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
+  std::string Stdout() const { return ReadFile(folder_ / "stdout"); }
   std::string Stderr() const { return ReadFile(folder_ / "stderr"); }
 
   fs::path folder_;
@@ -105,6 +135,170 @@ TEST_F(Program, FitsInStage3WhatDoesNotFitInStage2) {
   settings.device_memory_bytes = stage3;
   EXPECT_EQ(Train(settings), 0) << Stderr();
   EXPECT_TRUE(fs::exists(Out() / "model.safetensors"));
+}
+
+// The settings of a command line with some flags added.
+absl::StatusOr<ResolvedTrain> Resolve(std::vector<std::string> flags, const std::string& more,
+                                      const Machine& machine) {
+  const absl::FlagSaver saver;
+  std::istringstream words(more);
+  for (std::string flag; words >> flag;) flags.push_back(flag);
+  const absl::StatusOr<CommandLine> line = ParseArguments(kTrainCommand, flags);
+  if (!line.ok()) return line.status();
+  return ResolveTrain(*line, machine);
+}
+
+// The lines of flags in what a refused run says.
+std::vector<std::string> FlagLines(const std::string& message) {
+  std::vector<std::string> lines;
+  std::istringstream text(message);
+  for (std::string line; std::getline(text, line);) {
+    if (line.starts_with("  --")) lines.push_back(line);
+  }
+  return lines;
+}
+
+struct Saving {
+  int stage;
+  ActivationCheckpointing checkpointing;
+  bool optimizer, activations;
+};
+
+std::vector<Saving> AllSavings() {
+  std::vector<Saving> all;
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const auto checkpointing :
+         {ActivationCheckpointing::kNone, ActivationCheckpointing::kSelective,
+          ActivationCheckpointing::kFull}) {
+      for (const bool optimizer : {false, true}) {
+        for (const bool activations : {false, true}) {
+          if (activations && checkpointing == ActivationCheckpointing::kNone) continue;
+          all.push_back({stage, checkpointing, optimizer, activations});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+TEST_F(Program, FitsOnlyWithEverySavingAndNamesTheFlagsOtherwise) {
+  TrainSettings settings;
+  settings.model = {.n_layer = 12, .n_head = 4, .n_embd = 64, .seq_len = 32, .vocab_size = 256};
+  settings.devices = 4;
+  settings.micro_batch = 1;
+  settings.steps = 2;
+  settings.eval_interval = 0;
+  settings.logits_bytes = 4096;
+  const auto save = [&settings](const Saving& saving) {
+    settings.zero_stage = saving.stage;
+    settings.activation_checkpointing = saving.checkpointing;
+    settings.offload_optimizer = saving.optimizer;
+    settings.offload_activations = saving.activations;
+  };
+  save({3, ActivationCheckpointing::kFull, true, true});
+  settings.device_memory_bytes = Reserved(settings);
+  EXPECT_EQ(Train(settings), 0) << Stderr();
+  fs::remove_all(Out());
+
+  int refused = 0;
+  for (const Saving& saving : AllSavings()) {
+    save(saving);
+    if (saving.stage == 3 && saving.checkpointing == ActivationCheckpointing::kFull &&
+        saving.optimizer && saving.activations) {
+      continue;
+    }
+    SCOPED_TRACE(testing::Message()
+                 << "stage " << saving.stage << ", " << Name(saving.checkpointing) << ", offload "
+                 << OffloadName(saving.optimizer, saving.activations));
+    ASSERT_GT(Reserved(settings), settings.device_memory_bytes);
+    EXPECT_EQ(Train(settings), 1);
+    EXPECT_FALSE(fs::exists(Out()));
+    EXPECT_NE(Stderr().find("the run does not fit"), std::string::npos) << Stderr();
+    EXPECT_NE(Stdout().find("Memory of each of 4 devices"), std::string::npos);
+    EXPECT_NE(Stdout().find("▸ ZeRO-" + std::to_string(saving.stage)), std::string::npos);
+    // One combination fits, and its flags are printed: added to the command line, they do it.
+    const std::vector<std::string> lines = FlagLines(Stderr());
+    ASSERT_EQ(lines.size(), 1u) << Stderr();
+    const auto fitting = Resolve(Flags(settings), lines[0], ThisMachine());
+    ASSERT_TRUE(fitting.ok()) << fitting.status();
+    EXPECT_LE(Reserved(fitting->settings), settings.device_memory_bytes);
+    ++refused;
+  }
+  EXPECT_EQ(refused, 4 * (2 + 4 + 4) - 1);
+}
+
+constexpr Machine kLargeMachine = {.cores = 1, .available_memory = int64_t{1} << 50};
+
+TEST_F(Program, NamesFlagsThatFitWhateverIsShort) {
+  TrainSettings settings;
+  settings.micro_batch = 4;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    settings.dtype = dtype;
+    for (const int devices : {1, 2, 8}) {
+      settings.devices = devices;
+      settings.device_memory_bytes = kLargeMachine.available_memory;
+      const int64_t needed = Reserved(Resolve(Flags(settings), "", kLargeMachine)->settings);
+      for (const int percent : {99, 75, 50, 35}) {
+        SCOPED_TRACE(testing::Message()
+                     << Name(dtype) << ", N = " << devices << ", " << percent << "%");
+        settings.device_memory_bytes = needed * percent / 100;
+        const auto resolved = Resolve(Flags(settings), "", kLargeMachine);
+        ASSERT_TRUE(resolved.ok()) << resolved.status();
+        const std::vector<FittingSettings> found = FindFitting(*resolved, kLargeMachine, 3);
+        ASSERT_EQ(found.size(), 3u);
+        for (const FittingSettings& fitting : found) {
+          SCOPED_TRACE(fitting.flags);
+          EXPECT_TRUE(fitting.fits);
+          const auto with = Resolve(Flags(settings), fitting.flags, kLargeMachine);
+          ASSERT_TRUE(with.ok()) << with.status();
+          EXPECT_EQ(with->settings.global_batch(), settings.global_batch());
+          EXPECT_EQ(Reserved(with->settings), fitting.device_bytes);
+          EXPECT_LE(fitting.device_bytes, settings.device_memory_bytes);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Program, SaysWhatTheSmallestWouldNeedWhereNothingFits) {
+  TrainSettings settings;
+  settings.device_memory_bytes = 1 << 20;
+  const ResolvedTrain resolved = Resolve(Flags(settings), "", kLargeMachine).value();
+  const std::vector<FittingSettings> found = FindFitting(resolved, kLargeMachine, 3);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_FALSE(found[0].fits);
+  // No other combination of one sequence at a time needs less.
+  for (const Saving& saving : AllSavings()) {
+    settings.zero_stage = saving.stage;
+    settings.activation_checkpointing = saving.checkpointing;
+    settings.offload_optimizer = saving.optimizer;
+    settings.offload_activations = saving.activations;
+    settings.micro_batch = 1;
+    settings.grad_accum = 4;
+    EXPECT_GE(Reserved(settings), found[0].device_bytes);
+  }
+  const std::string text = WhatWouldFit(resolved, kLargeMachine);
+  EXPECT_NE(text.find("makes it fit; the least is\n  " + found[0].flags), std::string::npos)
+      << text;
+  EXPECT_NE(text.find(WithCommas(found[0].device_bytes)), std::string::npos) << text;
+}
+
+TEST(CheckFit, CountsTheHostSidesOfAllDevices) {
+  TrainSettings settings;
+  settings.device_memory_bytes = int64_t{1} << 30;
+  settings.offload_optimizer = true;
+  const RunPlan plan = PlanRun(settings).value();
+  const int64_t device = ReservedBytes(plan.ranks[0].regions);
+  const int64_t host = ReservedBytes(plan.ranks[0].host_regions);
+  EXPECT_GT(host, 16 * plan.parameters);  // stage 0: a gradient, and 12 bytes, each whole
+  EXPECT_EQ(HostReservations(plan), 4 * host);
+  EXPECT_TRUE(CheckFit(settings, plan, {.available_memory = 4 * (device + host)}).ok());
+  const absl::Status status =
+      CheckFit(settings, plan, {.available_memory = 4 * (device + host) - 1});
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("on their host sides for --offload"), std::string::npos)
+      << status;
+  EXPECT_NE(status.message().find(WithCommas(4 * host)), std::string::npos) << status;
 }
 
 std::set<std::string> Keys(const Json& object) {

@@ -19,7 +19,6 @@
 #include "ops/device/abort.h"
 #include "ops/device/host_device.h"
 #include "ops/host/kernels.h"
-#include "ops/host/matmul.h"
 #include "ops/ops.h"
 #include "ops/plan_ops.h"
 #include "tests/reference_arrays.h"
@@ -33,7 +32,6 @@ constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kFloat32 : DType::k
 class HostOpsTest : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(LoadMatmul().ok()) << LoadMatmul();
     HostDeviceOptions options;
     options.regions[static_cast<size_t>(Region::kPersistent)] = 8 << 20;
     options.threads = GetParam();

@@ -8,7 +8,6 @@
 #include "ops/bfloat16.h"
 #include "ops/collectives/plan_communicator.h"
 #include "ops/device/host_device.h"
-#include "ops/host/matmul.h"
 #include "trainer/gpt.h"
 #include "trainer/step_programs.h"
 
@@ -42,7 +41,6 @@ Array Read(Buffer from) {
 
 ModelGradient ComputeModelGradient(TrainSettings settings, const std::vector<Array>& weights,
                                    const std::vector<HostBatch>& micro_batches, float loss_scale) {
-  EXPECT_TRUE(LoadMatmul().ok());
   const Layout layout =
       *Layout::Make(GptParameters(settings.model), 1, int64_t{1} << 20, settings.grad_accum_dtype);
   Abort abort;

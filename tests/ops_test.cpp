@@ -15,7 +15,6 @@
 
 #include "hwy/targets.h"
 #include "ops/host/kernels.h"
-#include "ops/host/matmul.h"
 #include "tests/reference.h"
 #include "tests/reference_arrays.h"
 
@@ -28,10 +27,7 @@ using reference::Tokens;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-class KernelTest : public SimdTargetTest {
- protected:
-  static void SetUpTestSuite() { ASSERT_TRUE(LoadMatmul().ok()) << LoadMatmul(); }
-};
+class KernelTest : public SimdTargetTest {};
 ZEROBOX_FOR_EACH_SIMD_TARGET(KernelTest);
 
 TEST_P(KernelTest, GeluIsTheTanhForm) {

@@ -279,6 +279,28 @@ TEST_F(ProgramTest, PlansAModelFarBeyondTheMachineWithoutTakingMemory) {
   EXPECT_THAT(outcome.err, HasSubstr("the run does not fit"));
 }
 
+TEST_F(ProgramTest, DryRunShowsThePapersBytesForGpt2InMixedPrecision) {
+  // 16, 4 + 12/8, 2 + 14/8, 16/8 bytes for each of 124,439,808 parameters, and for 3,328 more.
+  const struct {
+    const char *stage, *bytes;
+  } cases[] = {{"--zero_stage=0", "1,991,090,176"},
+               {"--zero_stage=1", "684,437,248"},
+               {"--zero_stage=2", "466,661,760"},
+               {"--zero_stage=3", "248,886,272"}};
+  for (const auto& [stage, bytes] : cases) {
+    const Outcome outcome = Run({"train", "--dry_run", "--model=gpt2", "--dtype=bf16",
+                                 "--devices=8", "--micro_batch=1", "--device_memory=80GiB", stage});
+    EXPECT_THAT(outcome.out, HasSubstr("parameters (bf16)"));
+    EXPECT_THAT(outcome.out, HasSubstr("gradients (bf16)"));
+    EXPECT_THAT(outcome.out, HasSubstr("optimizer states (fp32)"));
+    const std::string row = std::string("▸ ZeRO-") + stage[13];
+    ASSERT_THAT(outcome.out, HasSubstr(row));
+    EXPECT_THAT(outcome.out.substr(outcome.out.find(row), 45), HasSubstr(bytes));
+    EXPECT_THAT(outcome.out, testing::Not(HasSubstr("≠")));
+    EXPECT_THAT(outcome.out, testing::Not(HasSubstr("unexplained")));
+  }
+}
+
 TEST_F(ProgramTest, DryRunShowsEverythingAndWritesNothing) {
   const std::vector<std::string> before = Snapshot();
   const Outcome outcome =

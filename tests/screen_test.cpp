@@ -277,6 +277,108 @@ TEST(MemoryTable, PredictsWhenNothingWasMeasured) {
   EXPECT_THAT(table, Not(HasSubstr("=  ")));
 }
 
+TEST(MemoryTable, NamesTypesInMixedPrecision) {
+  Example example;
+  const std::string plain = MemoryTable(example.settings, example.plan, {}, {});
+  EXPECT_THAT(plain, Not(HasSubstr("fp32")));
+  example.settings.dtype = DType::kBFloat16;
+  example.settings.grad_accum_dtype = DType::kFloat32;
+  const std::string table = MemoryTable(example.settings, example.plan, {}, {});
+  EXPECT_THAT(table, HasSubstr("  parameters (bf16)                2,048  "));
+  EXPECT_THAT(table, HasSubstr("  gradients (fp32)                 2,048  "));
+  EXPECT_THAT(table, HasSubstr("  optimizer states (fp32)          4,096  "));
+  EXPECT_THAT(table, HasSubstr("  activations (bf16)             100,000  "));
+  EXPECT_THAT(table, HasSubstr("  kept in bf16, fp32 and fp32\n"));
+  // 18 bytes for each of 1,024 elements; 6 + 12/2; 2 + 16/2; 18/2.
+  EXPECT_THAT(table, HasSubstr("  ZeRO-0                          18,432  18.0 KiB"));
+  EXPECT_THAT(table, HasSubstr("  ZeRO-1                          12,288  12.0 KiB"));
+  EXPECT_THAT(table, HasSubstr("  ZeRO-2                          10,240  10.0 KiB"));
+  EXPECT_THAT(table, HasSubstr("▸ ZeRO-3                           9,216  9.00 KiB"));
+  EXPECT_LE(Widest(table), 80);
+}
+
+// The example with its optimizer offloaded: 4 + 12 bytes for each of 512 owned elements.
+Example Offloaded() {
+  Example example;
+  example.settings.offload_optimizer = true;
+  for (RankPlan& rank : example.plan.ranks) {
+    rank.memory.at_peak = {2048, 0, 0, 100000, 0, 512, 128};
+    rank.memory.peak_bytes = 102688;
+    rank.host_memory.at_peak = {0, 2048, 6144, 0, 0, 1024, 256};
+    rank.host_memory.peak_bytes = 9472;
+    rank.step_copies = {.to_host = 2100, .from_host = 3000};
+  }
+  example.plan.paper_copies = {.to_host = 2000, .from_host = 2000};
+  example.plan.notes.push_back({Category::kOptimizerStates, "master weights, m and v", 6144,
+                                /*host=*/true});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    example.measured[rank].memory = example.plan.ranks[rank].memory;
+    example.measured[rank].host_memory = example.plan.ranks[rank].host_memory;
+    example.measured[rank].step_copies = example.plan.ranks[rank].step_copies;
+  }
+  return example;
+}
+
+TEST(MemoryTable, ShowsTheHostSideBelowTheDevice) {
+  const Example example = Offloaded();
+  const std::string table = MemoryTable(example.settings, example.plan, example.measured, {});
+  const size_t host = table.find("  On the host side\n");
+  ASSERT_NE(host, std::string::npos);
+  EXPECT_LT(table.find("  sum                            102,688 =        102,688"), host);
+  EXPECT_GT(table.find("  optimizer states                 6,144 =          6,144"), host);
+  EXPECT_GT(table.find("  sum                              9,472 =          9,472"), host);
+  // What left the device is seen to be gone from it.
+  EXPECT_LT(table.find("  optimizer states                     0 =              0"), host);
+  EXPECT_THAT(table,
+              HasSubstr("  of which on the host side\n"
+                        "  optimizer states                 6,144  master weights, m and v\n"));
+  // Stage 0 keeps 8 bytes of each element on the device and 16 beside it, of 16 without offload.
+  EXPECT_THAT(table, HasSubstr("  ZeRO-0            8,192  8.00 KiB            16,384  ███████ "));
+  EXPECT_THAT(table, HasSubstr("  ZeRO-1            8,192  8.00 KiB             8,192  ███████ "));
+  EXPECT_THAT(table, HasSubstr("  ZeRO-2            4,096  4.00 KiB             8,192  ███▌"));
+  EXPECT_THAT(table, HasSubstr("▸ ZeRO-3            2,048  2.00 KiB             8,192  █▊"));
+  EXPECT_THAT(table, HasSubstr("1/8.00"));
+  EXPECT_THAT(table, Not(HasSubstr("≠")));
+  EXPECT_LE(Widest(table), 80);
+}
+
+TEST(MemoryTable, SaysWhereTheHostSideDiffers) {
+  Example example = Offloaded();
+  example.measured[1].host_memory.at_peak[2] += 128;
+  example.measured[1].host_memory.peak_bytes += 128;
+  const std::string table = MemoryTable(example.settings, example.plan, example.measured, {});
+  EXPECT_THAT(table, HasSubstr("but device 1\n"));
+  EXPECT_THAT(table, HasSubstr("6,144 ≠          6,272"));
+}
+
+TEST(TrafficTable, HasWhatIsCopiedToAndFromTheHost) {
+  Example example = Offloaded();
+  example.measured[0].step_traffic = example.measured[1].step_traffic =
+      example.plan.ranks[0].step_traffic;
+  const std::string table = TrafficTable(example.plan, example.measured, {});
+  EXPECT_THAT(table, HasSubstr("  copied to host                  2,000          2,100 =          "
+                               "2,100 2.05 KiB"));
+  EXPECT_THAT(table, HasSubstr("  copied from host                2,000          3,000 =          "
+                               "3,000 2.93 KiB"));
+  EXPECT_THAT(table, HasSubstr("ZeRO-Offload's formula"));
+  EXPECT_LE(Widest(table), 80);
+  example.measured[1].step_copies.to_host = 0;
+  EXPECT_THAT(TrafficTable(example.plan, example.measured, {}),
+              HasSubstr("2,000          2,100 ≠              0"));
+  // Without offload the paper has no figure for them.
+  example = Example();
+  EXPECT_THAT(TrafficTable(example.plan, example.measured, {}), Not(HasSubstr("ZeRO-Offload")));
+}
+
+TEST(TrafficTable, OfOneDeviceHasItsCopies) {
+  Example example = Offloaded();
+  example.plan.ranks.resize(1);
+  example.measured.resize(1);
+  const std::string table = TrafficTable(example.plan, example.measured, {});
+  EXPECT_THAT(table, HasSubstr("nobody to send to"));
+  EXPECT_THAT(table, HasSubstr("2,100 =          2,100"));
+}
+
 TEST(TrafficTable, ComparesPaperPredictionAndCount) {
   const Example example;
   const std::string table = TrafficTable(example.plan, example.measured, {});
@@ -317,8 +419,18 @@ TEST(Header, ShowsTheBatchIdentityAndFits) {
   EXPECT_THAT(header, HasSubstr("24 × 128 = 3,072 tokens a step, 400 steps = 1.23M tokens"));
   EXPECT_THAT(header, HasSubstr("Ψ = 1,000 parameters"));
   EXPECT_THAT(header, HasSubstr("2.00 epochs"));
+  EXPECT_THAT(header, HasSubstr("parameters in fp32, gradients in fp32\n"));
+  EXPECT_THAT(header, HasSubstr("activation checkpointing none; offload none\n"));
   EXPECT_LE(Widest(header), 80);
   example.settings.model = ModelPreset("gpt2-xl").value();
+  example.settings.dtype = DType::kBFloat16;
+  example.settings.dropout = 0.125;
+  example.settings.activation_checkpointing = ActivationCheckpointing::kSelective;
+  example.settings.offload_optimizer = example.settings.offload_activations = true;
+  EXPECT_THAT(Header(example.settings, "gpt2-xl", example.plan, nullptr, {}),
+              HasSubstr("parameters in bf16, gradients in fp32\n"));
+  EXPECT_THAT(Header(example.settings, "gpt2-xl", example.plan, nullptr, {}),
+              HasSubstr("activation checkpointing selective; offload optimizer,activations\n"));
   EXPECT_LE(Widest(Header(example.settings, "gpt2-xl", example.plan, nullptr, {})), 80);
 }
 

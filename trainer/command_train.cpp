@@ -13,7 +13,6 @@
 #include "absl/strings/str_format.h"
 #include "data/count_model.h"
 #include "data/dataset.h"
-#include "ops/host/matmul.h"
 #include "trainer/command_line.h"
 #include "trainer/commands.h"
 #include "trainer/fit.h"
@@ -85,7 +84,6 @@ class TrainCommand {
     if (absl::Status status = CheckFit(settings(), plan_, machine_); !status.ok()) {
       return RefuseToFit(status);
     }
-    if (absl::Status status = LoadMatmul(); !status.ok()) return Refuse(status);
     return Train();
   }
 

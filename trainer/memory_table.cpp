@@ -194,7 +194,6 @@ std::string MemoryFootnotes(const TrainSettings& settings, const RunPlan& plan,
     }
   };
   notes(false, "of which");
-  notes(true, "of which on the host side");
   if (plan.padding > 0) {
     note_row("padding", plan.padding,
              absl::StrFormat(
@@ -207,6 +206,7 @@ std::string MemoryFootnotes(const TrainSettings& settings, const RunPlan& plan,
              "bytes the device takes: each region of its memory as large as at its own peak, which "
              "need not be the device's");
   }
+  notes(true, "of which on the host side");
   if (settings.devices > 1) text += StageLadder(settings, plan, measured, style);
   return text;
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/collectives/plan_communicator.h"
 #include "ops/device/plan_device.h"
+#include "trainer/activation_checkpoints.h"
 #include "trainer/gpt.h"
 #include "trainer/replica.h"
 #include "trainer/step_programs.h"
@@ -135,6 +136,58 @@ void NoteBuffers(const TrainSettings& settings, const Layout& layout,
                    block * parameter});
 }
 
+// What a block keeps from its forward to its backward.
+int64_t KeptByABlock(const TrainSettings& settings) {
+  const ActivationCheckpointing mode = settings.activation_checkpointing;
+  const bool checkpointed = mode != ActivationCheckpointing::kNone;
+  const auto aligned = [](int64_t bytes) {
+    return (bytes + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
+  };
+  int64_t values = 0, statistics = 0, apart = 0;
+  for (int i = 0; i < kBlockTensors; ++i) {
+    const auto tensor = static_cast<BlockTensor>(i);
+    if (checkpointed && !Keeps(mode, tensor)) continue;
+    const bool statistic = IsStatistic(tensor);
+    const int64_t bytes =
+        ElementsOf(tensor, settings.model, settings.micro_batch * settings.model.seq_len) *
+        SizeOf(statistic ? DType::kFloat32 : settings.dtype);
+    (statistic ? statistics : values) += bytes;
+    apart += aligned(bytes);
+  }
+  // A checkpoint is two allocations; without, each tensor is one.
+  return checkpointed ? aligned(values) + aligned(statistics) : apart;
+}
+
+void NoteActivations(const TrainSettings& settings, std::vector<MemoryNote>& notes) {
+  const int64_t bytes = KeptByABlock(settings);
+  const int64_t blocks = settings.model.n_layer;
+  switch (settings.activation_checkpointing) {
+    case ActivationCheckpointing::kNone:
+      notes.push_back({Category::kActivations,
+                       "each block keeps all that its backward reads: 16 C numbers, H + 4 "
+                       "statistics a token",
+                       bytes});
+      return;
+    case ActivationCheckpointing::kSelective:
+      notes.push_back({Category::kActivationCheckpoints,
+                       "each block keeps what is dear to compute: 10 C numbers, H statistics a "
+                       "token",
+                       bytes});
+      break;
+    case ActivationCheckpointing::kFull:
+      notes.push_back({Category::kActivationCheckpoints,
+                       "each block keeps its input: C numbers a token", bytes});
+      break;
+  }
+  if (!settings.offload_activations || blocks <= 2) return;
+  notes.push_back({Category::kActivationCheckpoints,
+                   "two slots on the device, which blocks take in turn", 2 * bytes});
+  notes.push_back(
+      {Category::kActivationCheckpoints,
+       absl::StrCat("checkpoints of the first ", blocks - 2, blocks == 3 ? " block" : " blocks"),
+       (blocks - 2) * bytes, /*host=*/true});
+}
+
 void NoteOffload(const TrainSettings& settings, const RankPlan& rank,
                  std::vector<MemoryNote>& notes) {
   const auto held = [&](Category category) {
@@ -162,6 +215,7 @@ std::vector<MemoryNote> Notes(const TrainSettings& settings, const Layout& layou
                                   std::string(Name(settings.grad_accum_dtype))),
                      SizeOf(settings.grad_accum_dtype)});
   }
+  NoteActivations(settings, notes);
   NoteBuffers(settings, layout, notes);
   NoteOffload(settings, rank, notes);
   return notes;

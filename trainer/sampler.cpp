@@ -16,7 +16,6 @@
 #include "ops/collectives/plan_communicator.h"
 #include "ops/device/host_device.h"
 #include "ops/device/plan_device.h"
-#include "ops/host/matmul.h"
 #include "trainer/batch_feed.h"
 #include "trainer/gpt.h"
 #include "trainer/model_file.h"
@@ -133,7 +132,6 @@ int32_t Draw(const std::vector<float>& logits, double temperature, int64_t top_k
 
 absl::Status Sample(const SampleSettings& settings,
                     const std::function<bool(std::string_view)>& write) {
-  if (absl::Status status = LoadMatmul(); !status.ok()) return status;
   auto reader = SafetensorsReader::Open(ModelPath(settings.run));
   if (!reader.ok()) return reader.status();
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(**reader);

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/host/matmul.h"
 #include "trainer/board.h"
 #include "trainer/gpt.h"
 #include "trainer/worker.h"
@@ -27,8 +26,6 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
                 RunObserver* observer, const std::function<int()>& stop_signal,
                 const TrainHooks& hooks) {
   RunResult result;
-  result.status = LoadMatmul();
-  if (!result.status.ok()) return result;
   const absl::StatusOr<Layout> layout = Layout::Make(
       GptParameters(settings.model), settings.devices, settings.bucket_bytes, settings.grad_accum_dtype);
   result.status = layout.status();

@@ -19,11 +19,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <tuple>
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "ops/bfloat16.h"
 #include "ops/host/dropout-inl.h"
+#include "ops/host/instances.h"
 #include "ops/host/kernels.h"
 #include "ops/host/matmul-inl.h"
 #include "ops/host/scratch.h"
@@ -121,15 +123,14 @@ HWY_INLINE void Scale(float* x, size_t n, float factor) {
   });
 }
 
-// out (rows, columns rounded up to vectors) = [out +] a b, tile by tile. Columns j of b are at
-// b + j / TileColumns() * b_panel, which is TileColumns() for an operand that is not in panels.
-HWY_INLINE void MultiplyRows(size_t rows, size_t columns, size_t depth, const float* a,
-                             size_t a_step, const float* b, size_t b_step, size_t b_panel,
-                             float* out, size_t out_step, bool add) {
+// out (rows, columns rounded up to vectors) = [out +] a b, tile by tile. The columns of the next
+// tile of b lie b_panel further: TileColumns() in an operand that is not in panels.
+HWY_INLINE void MultiplyRows(size_t rows, size_t columns, size_t depth, Strided a, Strided b,
+                             size_t b_panel, float* out, size_t out_stride, bool add) {
   const size_t lanes = hn::Lanes(Lane());
-  for (size_t j = 0; j < columns; j += TileColumns(), b += b_panel) {
+  for (size_t j = 0; j < columns; j += TileColumns(), b.data += b_panel) {
     const size_t vectors = std::min(kTileVectors, (columns - j + lanes - 1) / lanes);
-    TileOf(rows, vectors)(depth, a, a_step, b, b_step, out + j, out_step, add);
+    TileOf(rows, vectors)(depth, a, b, b.data + b_panel, out + j, out_stride, add);
   }
 }
 
@@ -184,7 +185,7 @@ struct ForwardMemory {
 };
 
 template <typename T>
-HWY_INLINE void ForwardHead(const ForwardTask<T>& task) {
+void ForwardHead(const ForwardTask<T>& task) {
   const size_t d = task.d;
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   const ForwardMemory<T> memory(
@@ -198,8 +199,8 @@ HWY_INLINE void ForwardHead(const ForwardTask<T>& task) {
     const size_t keys = first + rows;
     Pack<T>(memory.queries, {task.q + first * task.stride, task.stride, true}, rows, d, rows);
     Scale(memory.queries, rows * d, scale);
-    MultiplyRows(rows, keys, d, memory.queries, rows, memory.keys, TileColumns(), TileColumns() * d,
-                 memory.scores, stride, false);
+    MultiplyRows(rows, keys, d, {memory.queries, rows}, {memory.keys, TileColumns()},
+                 TileColumns() * d, memory.scores, stride, false);
     float inverses[kTileRows];
     for (size_t i = 0; i < rows; ++i) {
       float* const s = memory.scores + i * stride;
@@ -209,7 +210,7 @@ HWY_INLINE void ForwardHead(const ForwardTask<T>& task) {
       std::fill(s + n, s + keys, 0.0f);
     }
     Pack<float>(memory.probabilities, {memory.scores, stride, true}, rows, keys, rows);
-    MultiplyRows(rows, d, keys, memory.probabilities, rows, memory.values, width, TileColumns(),
+    MultiplyRows(rows, d, keys, {memory.probabilities, rows}, {memory.values, width}, TileColumns(),
                  memory.out, width, false);
     WriteRows(task.out + first * task.out_stride, task.out_stride, memory.out, width, rows, d,
               inverses);
@@ -297,11 +298,11 @@ HWY_INLINE void BackwardKeys(const ForwardTask<T>& task, const BackwardMemory<T>
     const size_t keys = std::min({kKeyBlock, task.positions - first_key, row + rows - first_key});
     float* const scores = memory.scores + (row - first_row) * kKeyBlock;
     float* const dscores = memory.dscores + (row - first_row) * kKeyBlock;
-    MultiplyRows(rows, keys, d, memory.query_panels + row * d, memory.panel_rows,
-                 memory.key_panels + first_key * d, TileColumns(), TileColumns() * d, scores,
+    MultiplyRows(rows, keys, d, {memory.query_panels + row * d, memory.panel_rows},
+                 {memory.key_panels + first_key * d, TileColumns()}, TileColumns() * d, scores,
                  kKeyBlock, false);
-    MultiplyRows(rows, keys, d, memory.dout_panels + row * d, memory.panel_rows,
-                 memory.value_panels + first_key * d, TileColumns(), TileColumns() * d, dscores,
+    MultiplyRows(rows, keys, d, {memory.dout_panels + row * d, memory.panel_rows},
+                 {memory.value_panels + first_key * d, TileColumns()}, TileColumns() * d, dscores,
                  kKeyBlock, false);
     for (size_t i = 0; i < rows; ++i) {
       const size_t query = row + i;
@@ -315,13 +316,14 @@ HWY_INLINE void BackwardKeys(const ForwardTask<T>& task, const BackwardMemory<T>
       std::fill(ds + n, ds + kKeyBlock, 0.0f);
     }
     Pack<float>(memory.dscore_panel, {dscores, kKeyBlock, true}, rows, keys, rows);
-    MultiplyRows(rows, d, keys, memory.dscore_panel, rows, memory.keys + first_key * width, width,
-                 TileColumns(), memory.dq + row * width, width, first_key != 0);
+    MultiplyRows(rows, d, keys, {memory.dscore_panel, rows},
+                 {memory.keys + first_key * width, width}, TileColumns(), memory.dq + row * width,
+                 width, first_key != 0);
   }
 }
 
 template <typename T>
-HWY_INLINE void BackwardHead(const BackwardTask<T>& backward) {
+void BackwardHead(const BackwardTask<T>& backward) {
   const ForwardTask<T>& task = backward.forward;
   const size_t d = task.d, positions = task.positions, stride = task.stride;
   const float scale = 1 / std::sqrt(static_cast<float>(d));
@@ -351,11 +353,12 @@ HWY_INLINE void BackwardHead(const BackwardTask<T>& backward) {
       const size_t query = first_key + key;  // no earlier one sees these keys
       const size_t at = (query - first_row) * kKeyBlock + key;
       // dV = (R P)^T dO, and dK = dS^T Q / sqrt(d), of which the queries have the factor.
-      MultiplyRows(rows, d, positions - query, memory.scores + at, kKeyBlock,
-                   memory.dout + query * width, width, TileColumns(), memory.sums, width, false);
+      MultiplyRows(rows, d, positions - query, {memory.scores + at, kKeyBlock},
+                   {memory.dout + query * width, width}, TileColumns(), memory.sums, width, false);
       WriteRows(backward.dv + query * stride, stride, memory.sums, width, rows, d, ones);
-      MultiplyRows(rows, d, positions - query, memory.dscores + at, kKeyBlock,
-                   memory.queries + query * width, width, TileColumns(), memory.sums, width, false);
+      MultiplyRows(rows, d, positions - query, {memory.dscores + at, kKeyBlock},
+                   {memory.queries + query * width, width}, TileColumns(), memory.sums, width,
+                   false);
       WriteRows(backward.dk + query * stride, stride, memory.sums, width, rows, d, ones);
     }
   }
@@ -365,10 +368,8 @@ HWY_INLINE void BackwardHead(const BackwardTask<T>& backward) {
   }
 }
 
-void ForwardFloat(const ForwardTask<float>& task) { ForwardHead(task); }
-void ForwardBFloat16(const ForwardTask<BFloat16>& task) { ForwardHead(task); }
-void BackwardFloat(const BackwardTask<float>& task) { BackwardHead(task); }
-void BackwardBFloat16(const BackwardTask<BFloat16>& task) { BackwardHead(task); }
+auto ForwardHeads() { return std::make_tuple(ForwardHead<float>, ForwardHead<BFloat16>); }
+auto BackwardHeads() { return std::make_tuple(BackwardHead<float>, BackwardHead<BFloat16>); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace zerobox::host
@@ -377,17 +378,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace zerobox::host {
 
-HWY_EXPORT(ForwardFloat);
-HWY_EXPORT(ForwardBFloat16);
-HWY_EXPORT(BackwardFloat);
-HWY_EXPORT(BackwardBFloat16);
+HWY_EXPORT(ForwardHeads);
+HWY_EXPORT(BackwardHeads);
 
 namespace {
-
-void Run(const ForwardTask<float>& task) { HWY_DYNAMIC_DISPATCH(ForwardFloat)(task); }
-void Run(const ForwardTask<BFloat16>& task) { HWY_DYNAMIC_DISPATCH(ForwardBFloat16)(task); }
-void Run(const BackwardTask<float>& task) { HWY_DYNAMIC_DISPATCH(BackwardFloat)(task); }
-void Run(const BackwardTask<BFloat16>& task) { HWY_DYNAMIC_DISPATCH(BackwardBFloat16)(task); }
 
 // Head `index % heads` of sequence `index / heads`.
 template <typename T>
@@ -422,8 +416,9 @@ void ForHeads(Threads& threads, SequenceShape shape, int64_t heads, const Body& 
 template <typename T>
 void AttentionForward(Threads& threads, T* out, float* logsumexp, const T* qkv, SequenceShape shape,
                       int64_t heads, const DropoutMask& dropout) {
+  const auto forward = InstanceOf<T>(HWY_DYNAMIC_DISPATCH(ForwardHeads)());
   ForHeads(threads, shape, heads, [&](int64_t index) {
-    Run(TaskAt<T>(index, shape, heads, qkv, out, logsumexp, dropout));
+    forward(TaskAt<T>(index, shape, heads, qkv, out, logsumexp, dropout));
   });
 }
 
@@ -431,6 +426,7 @@ template <typename T>
 void AttentionBackward(Threads& threads, T* dqkv, const T* dout, const T* qkv, const T* out,
                        const float* logsumexp, SequenceShape shape, int64_t heads,
                        const DropoutMask& dropout) {
+  const auto backward = InstanceOf<T>(HWY_DYNAMIC_DISPATCH(BackwardHeads)());
   ForHeads(threads, shape, heads, [&](int64_t index) {
     BackwardTask<T> task{.forward = TaskAt<T>(index, shape, heads, qkv, const_cast<T*>(out),
                                               const_cast<float*>(logsumexp), dropout)};
@@ -438,7 +434,7 @@ void AttentionBackward(Threads& threads, T* dqkv, const T* dout, const T* qkv, c
     task.dq = dqkv + (task.forward.q - qkv);
     task.dk = task.dq + shape.channels;
     task.dv = task.dk + shape.channels;
-    Run(task);
+    backward(task);
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of the host device: Highway for vector code, OpenBLAS behind ops/host/matmul.h.
+// The kernels of the host device: vector code in Highway.
 #ifndef ZEROBOX_OPS_HOST_HOST_OPS_H_
 #define ZEROBOX_OPS_HOST_HOST_OPS_H_
 

@@ -3,87 +3,15 @@
 // y = x w + bias and its gradients, and the tied head. A product is cut over the threads along the
 // longer side of its result; each thread computes its part with a matrix product of its own. No
 // result's bits depend on the cut (see matmul.h).
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/host/linear.cpp"
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
 #include "ops/bfloat16.h"
 #include "ops/host/kernels.h"
 #include "ops/host/matmul.h"
-#include "ops/host/simd-inl.h"
 #include "ops/host/threads.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace zerobox::host {
-namespace HWY_NAMESPACE {
-
-// sums (columns) += the sum over the rows of x, which is added up in fp32: rows in blocks, so that
-// long sums keep their last digits, and columns so many at a time that totals stay in registers.
-template <typename T, typename G>
-HWY_INLINE void AddSumsOfRows(G* sums, const T* x, size_t rows, size_t stride, size_t columns) {
-  constexpr size_t kRowBlock = 32;
-  const hn::ScalableTag<float> d;
-  ForLanes(d, columns, [&](size_t i, auto memory) HWY_ATTR {
-    auto total = hn::Zero(d);
-    for (size_t begin = 0; begin < rows; begin += kRowBlock) {
-      const size_t end = std::min(rows, begin + kRowBlock);
-      auto sum = hn::Zero(d);
-      for (size_t row = begin; row < end; ++row) {
-        sum = hn::Add(sum, memory.Load(d, x + row * stride + i));
-      }
-      total = hn::Add(total, sum);
-    }
-    memory.Store(d, hn::Add(memory.Load(d, sums + i), total), sums + i);
-  });
-}
-
-void AddSumsOfFloats(float* sums, const float* x, size_t rows, size_t stride, size_t columns) {
-  AddSumsOfRows(sums, x, rows, stride, columns);
-}
-void AddSumsOfBFloat16s(BFloat16* sums, const BFloat16* x, size_t rows, size_t stride,
-                        size_t columns) {
-  AddSumsOfRows(sums, x, rows, stride, columns);
-}
-void AddSumsOfBFloat16sToFloats(float* sums, const BFloat16* x, size_t rows, size_t stride,
-                                size_t columns) {
-  AddSumsOfRows(sums, x, rows, stride, columns);
-}
-
-}  // namespace HWY_NAMESPACE
-}  // namespace zerobox::host
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace zerobox::host {
-
-HWY_EXPORT(AddSumsOfFloats);
-HWY_EXPORT(AddSumsOfBFloat16s);
-HWY_EXPORT(AddSumsOfBFloat16sToFloats);
-
 namespace {
-
-void AddSums(float* sums, const float* x, size_t rows, size_t stride, size_t columns) {
-  HWY_DYNAMIC_DISPATCH(AddSumsOfFloats)(sums, x, rows, stride, columns);
-}
-void AddSums(BFloat16* sums, const BFloat16* x, size_t rows, size_t stride, size_t columns) {
-  HWY_DYNAMIC_DISPATCH(AddSumsOfBFloat16s)(sums, x, rows, stride, columns);
-}
-void AddSums(float* sums, const BFloat16* x, size_t rows, size_t stride, size_t columns) {
-  HWY_DYNAMIC_DISPATCH(AddSumsOfBFloat16sToFloats)(sums, x, rows, stride, columns);
-}
-
-// dbias += the sum of dy's rows.
-template <typename T, typename G>
-void AddBiasGradient(Threads& threads, G* dbias, const T* dy, int64_t rows, int64_t columns) {
-  ForRanges(threads, columns, 64, [&](int64_t begin, int64_t end) {
-    AddSums(dbias + begin, dy + begin, static_cast<size_t>(rows), static_cast<size_t>(columns),
-            static_cast<size_t>(end - begin));
-  });
-}
 
 constexpr int64_t kGrain = 32;  // rows or columns that are worth a thread
 
@@ -165,7 +93,7 @@ void LinearBackward(Threads& threads, T* dx, G* dw, G* dbias, const T* dy, const
                           .columns = out,
                           .k = rows,
                           .beta = 1});
-  AddBiasGradient(threads, dbias, dy, rows, out);
+  AddColumnSums(threads, dbias, dy, rows, out);
 }
 
 template <typename T>
@@ -220,4 +148,3 @@ template void HeadBackward(Threads&, BFloat16*, float*, const BFloat16*, const B
                            const BFloat16*, int64_t, int64_t, int64_t);
 
 }  // namespace zerobox::host
-#endif  // HWY_ONCE

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "ops/bfloat16.h"
 #include "ops/host/simd-inl.h"
@@ -41,28 +42,42 @@ HWY_INLINE size_t RoundUp(size_t n, size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// out (kRows, kVectors vectors) = [out +] the sum over k < depth of a(k) b(k), where a(k) are the
-// kRows floats at a + k a_step and b(k) the vectors at b + k b_step. Each element is summed by
-// itself, from 0, in the order of k, whatever the tile's size.
+// An operand of a tile: what belongs to k begins at data + k step.
+struct Strided {
+  const float* data;
+  size_t step;
+};
+
+// How many floats of what comes next a tile fetches with each k.
+constexpr size_t kAheadStep = 4;
+
+// out (kRows, kVectors vectors) = [out +] the sum over k < depth of a(k) b(k), where a(k) are kRows
+// floats and b(k) kVectors vectors. Each element is summed by itself, from 0, in the order of k,
+// whatever the tile's size. Fetches kAheadStep depth floats from `ahead` on: the next operand may
+// lie beyond the L2 cache, far enough to stall a tile.
 template <size_t kRows, size_t kVectors>
-void MultiplyTile(size_t depth, const float* HWY_RESTRICT a, size_t a_step,
-                  const float* HWY_RESTRICT b, size_t b_step, float* HWY_RESTRICT out,
-                  size_t out_step, bool add) {
+void MultiplyTile(size_t depth, Strided a, Strided b, const float* ahead, float* HWY_RESTRICT out,
+                  size_t out_stride, bool add) {
   const Lane d;
   const size_t lanes = hn::Lanes(d);
+  for (size_t i = 0; i < kRows; ++i) {
+    hwy::Prefetch(out + i * out_stride);
+    hwy::Prefetch(out + i * out_stride + (kVectors - 1) * lanes);
+  }
   hn::Vec<Lane> sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (size_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
     for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
   }
-  for (; depth != 0; --depth, a += a_step, b += b_step) {
+  for (; depth != 0; --depth, a.data += a.step, b.data += b.step, ahead += kAheadStep) {
+    hwy::Prefetch(ahead);
     hn::Vec<Lane> row[kVectors];
 #pragma GCC unroll 2
-    for (size_t j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
+    for (size_t j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b.data + j * lanes);
 #pragma GCC unroll 16
     for (size_t i = 0; i < kRows; ++i) {
-      const auto element = hn::Set(d, a[i]);
+      const auto element = hn::Set(d, a.data[i]);
 #pragma GCC unroll 2
       for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(element, row[j], sum[i][j]);
     }
@@ -72,19 +87,19 @@ void MultiplyTile(size_t depth, const float* HWY_RESTRICT a, size_t a_step,
     for (size_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
       for (size_t j = 0; j < kVectors; ++j) {
-        sum[i][j] = hn::Add(hn::LoadU(d, out + i * out_step + j * lanes), sum[i][j]);
+        sum[i][j] = hn::Add(hn::LoadU(d, out + i * out_stride + j * lanes), sum[i][j]);
       }
     }
   }
 #pragma GCC unroll 16
-  for (size_t i = 0; i < kRows; ++i, out += out_step) {
+  for (size_t i = 0; i < kRows; ++i, out += out_stride) {
 #pragma GCC unroll 2
     for (size_t j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, out + j * lanes);
   }
 }
 
-using TileFunction = void (*)(size_t depth, const float* a, size_t a_step, const float* b,
-                              size_t b_step, float* out, size_t out_step, bool add);
+using TileFunction = void (*)(size_t depth, Strided a, Strided b, const float* ahead, float* out,
+                              size_t out_stride, bool add);
 
 template <size_t... kIndex>
 constexpr std::array<TileFunction, sizeof...(kIndex)> MakeTileFunctions(

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The blocks of a product, after Goto and van de Geijn. C goes by blocks of up to kBlockRows rows
-// and kBlockColumns columns, k by kDepth: A's and B's parts of such a step are packed, converted to
-// fp32. Then each panel of B (a tile wide, in the L1 cache) meets kRowsInCache rows of A at a time
-// (in L2).
+// The blocks of a product, after Goto and van de Geijn. C goes by blocks of columns, k by steps of
+// up to kDepth: B's part of such a step is packed, converted to fp32. Then kRowsInCache rows of A
+// at a time are packed (for the L2 cache) and meet one panel of B after the other (in L1).
 //
-// Every element is ((s0 + s1) + s2) + ..., where s0 is the sum over the first kDepth of k, in
-// order, plus beta C or the bias, and the others those over the next ones. Partial sums stay in C
-// where it is fp32, else in a block of fp32 beside it.
+// Every element is ((s0 + s1) + s2) + ..., where s0 is the sum over the first step of k, in order,
+// plus beta C or the bias, and the others those over the next ones. Partial sums stay in C where it
+// is fp32, else in a block of fp32 beside it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/host/matmul.cpp"
 #include "ops/host/matmul.h"
@@ -40,8 +39,10 @@ namespace zerobox::host {
 namespace HWY_NAMESPACE {
 
 constexpr size_t kDepth = 384;
-constexpr size_t kBlockRows = 1024, kBlockColumns = 1024;
 constexpr size_t kRowsInCache = 168;
+constexpr size_t kBlockColumns = 4096;
+// Of a block with partial sums beside it.
+constexpr size_t kPartialRows = 1024, kPartialColumns = 1024;
 
 // The length of equal blocks of at most `most` that n falls into, as a multiple of `multiple`.
 HWY_INLINE size_t EqualBlocks(size_t n, size_t most, size_t multiple) {
@@ -74,8 +75,7 @@ template <typename C>
 struct Step {
   size_t rows, columns, depth;
   size_t panel_rows;
-  const float* a;  // packed
-  const float* b;
+  const float* b;    // packed
   bool first, last;  // of k
   C* c;              // of the block; so are bias and partial
   size_t ldc;
@@ -85,15 +85,15 @@ struct Step {
   size_t partial_stride;
 };
 
-// The tile at (row, column), of which `rows` and `columns` are in C.
+// The tile at (row, column), of which `rows` and `columns` are in C; packed_a is its panel of A.
 template <typename C>
-HWY_INLINE void ComputeTile(const Step<C>& step, size_t row, size_t column, size_t rows,
-                            size_t columns) {
+HWY_INLINE void ComputeTile(const Step<C>& step, const float* packed_a, size_t row, size_t column,
+                            size_t rows, size_t columns, const float* ahead) {
   const size_t lanes = hn::Lanes(Lane());
   const size_t vectors = (columns + lanes - 1) / lanes;
   const TileFunction multiply = TileOf(rows, vectors);
-  const float* const a = step.a + row * step.depth;
-  const float* const b = step.b + column * step.depth;
+  const Strided a{packed_a, step.panel_rows};
+  const Strided b{step.b + column * step.depth, TileColumns()};
   C* const c = step.c + row * step.ldc + column;
   const bool only_step = step.first && step.last;
   const bool add_to_c = step.first && step.beta != 0 && step.bias == nullptr;
@@ -101,18 +101,16 @@ HWY_INLINE void ComputeTile(const Step<C>& step, size_t row, size_t column, size
   if constexpr (std::is_same_v<C, float>) {
     // Straight to C.
     if (vectors * lanes == columns && !add_bias && (!add_to_c || step.beta == 1)) {
-      return multiply(step.depth, a, step.panel_rows, b, TileColumns(), c, step.ldc,
-                      !step.first || add_to_c);
+      return multiply(step.depth, a, b, ahead, c, step.ldc, !step.first || add_to_c);
     }
   } else if (!step.last) {
     float* const partial = step.partial + row * step.partial_stride + column;
     if (!add_to_c && !add_bias) {
-      return multiply(step.depth, a, step.panel_rows, b, TileColumns(), partial,
-                      step.partial_stride, !step.first);
+      return multiply(step.depth, a, b, ahead, partial, step.partial_stride, !step.first);
     }
   }
   HWY_ALIGN float tile[kTileRows * kTileVectors * hn::MaxLanes(Lane())];
-  multiply(step.depth, a, step.panel_rows, b, TileColumns(), tile, TileColumns(), false);
+  multiply(step.depth, a, b, ahead, tile, TileColumns(), false);
   const C* from = add_bias ? step.bias + column : add_to_c ? c : nullptr;
   const size_t from_stride = add_bias ? 0 : step.ldc;
   const float factor = add_to_c ? step.beta : 1;
@@ -131,16 +129,16 @@ HWY_INLINE void ComputeTile(const Step<C>& step, size_t row, size_t column, size
   }
 }
 
+// The packed rows [begin, end) of A against all of the packed B.
 template <typename C>
-HWY_INLINE void ComputeStep(const Step<C>& step) {
-  const size_t in_cache = std::max<size_t>(1, kRowsInCache / step.panel_rows) * step.panel_rows;
-  for (size_t first = 0; first < step.rows; first += in_cache) {
-    const size_t end = std::min(step.rows, first + in_cache);
-    for (size_t column = 0; column < step.columns; column += TileColumns()) {
-      const size_t columns = std::min(TileColumns(), step.columns - column);
-      for (size_t row = first; row < end; row += step.panel_rows) {
-        ComputeTile(step, row, column, std::min(step.panel_rows, end - row), columns);
-      }
+HWY_INLINE void ComputeRows(const Step<C>& step, const float* a, size_t begin, size_t end) {
+  for (size_t column = 0; column < step.columns; column += TileColumns()) {
+    const size_t columns = std::min(TileColumns(), step.columns - column);
+    const float* ahead = step.b + (column + TileColumns()) * step.depth;
+    for (size_t row = begin; row < end; row += step.panel_rows) {
+      ComputeTile(step, a + (row - begin) * step.depth, row, column,
+                  std::min(step.panel_rows, end - row), columns, ahead);
+      ahead += kAheadStep * step.depth;
     }
   }
 }
@@ -149,12 +147,14 @@ template <typename C>
 HWY_INLINE void Multiply(const MatmulCall& call) {
   const size_t m = static_cast<size_t>(call.m), n = static_cast<size_t>(call.n);
   const size_t k = static_cast<size_t>(call.k), ldc = static_cast<size_t>(call.ldc);
-  const size_t block_rows = EqualBlocks(m, kBlockRows, 1);
-  const size_t block_columns = EqualBlocks(n, kBlockColumns, TileColumns());
-  const size_t depth = std::min(kDepth, k);
+  const size_t depth = EqualBlocks(k, kDepth, 1);
+  const bool keeps_partial = k > depth && !std::is_same_v<C, float>;
+  const size_t block_rows = keeps_partial ? EqualBlocks(m, kPartialRows, 1) : m;
+  const size_t block_columns =
+      EqualBlocks(n, keeps_partial ? kPartialColumns : kBlockColumns, TileColumns());
   const size_t panel_rows = PanelRows(block_rows);
-  const bool keeps_partial = k > kDepth && !std::is_same_v<C, float>;
-  const size_t a_floats = RoundUp(RoundUp(block_rows, panel_rows) * depth + kPackSlack, 64);
+  const size_t rows_in_cache = EqualBlocks(block_rows, kRowsInCache, panel_rows);
+  const size_t a_floats = RoundUp(rows_in_cache * depth + kPackSlack, 64);
   const size_t b_floats = RoundUp(block_columns * depth + kPackSlack, 64);
   float* const a = MatmulScratch(a_floats + b_floats + keeps_partial * block_rows * block_columns);
   float* const b = a + a_floats;
@@ -163,7 +163,6 @@ HWY_INLINE void Multiply(const MatmulCall& call) {
       Step<C> step{.rows = std::min(block_rows, m - row),
                    .columns = std::min(block_columns, n - column),
                    .panel_rows = panel_rows,
-                   .a = a,
                    .b = b,
                    .c = static_cast<C*>(call.c) + row * ldc + column,
                    .ldc = ldc,
@@ -173,17 +172,21 @@ HWY_INLINE void Multiply(const MatmulCall& call) {
       if (call.bias != nullptr) step.bias = static_cast<const C*>(call.bias) + column;
       size_t at = 0;
       do {  // once, even where k is 0
-        step.depth = std::min(kDepth, k - at);
+        step.depth = std::min(depth, k - at);
         step.first = at == 0;
         step.last = at + step.depth == k;
-        PackMatrix(a, call.a, !call.a.transpose, row, step.rows, at, step.depth, panel_rows);
-        if (call.alpha != 1) {
-          const size_t packed = RoundUp(step.rows, panel_rows) * step.depth;
-          for (size_t i = 0; i < packed; ++i) a[i] *= call.alpha;
-        }
         PackMatrix(b, call.b, call.b.transpose, column, step.columns, at, step.depth,
                    TileColumns());
-        ComputeStep(step);
+        for (size_t begin = 0; begin < step.rows; begin += rows_in_cache) {
+          const size_t end = std::min(step.rows, begin + rows_in_cache);
+          PackMatrix(a, call.a, !call.a.transpose, row + begin, end - begin, at, step.depth,
+                     panel_rows);
+          if (call.alpha != 1) {
+            const size_t packed = RoundUp(end - begin, panel_rows) * step.depth;
+            for (size_t i = 0; i < packed; ++i) a[i] *= call.alpha;
+          }
+          ComputeRows(step, a, begin, end);
+        }
         at += step.depth;
       } while (at < k);
     }

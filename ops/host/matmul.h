@@ -7,12 +7,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "absl/status/status.h"
 #include "ops/bfloat16.h"
 
 namespace zerobox {
-
-inline absl::Status LoadMatmul() { return absl::OkStatus(); }
 
 // C (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C, row-major, with leading dimensions. Each of
 // A, B and C is float or BFloat16; arithmetic is fp32, and an element of C is rounded to its type
