@@ -31,44 +31,106 @@
 namespace zerobox {
 namespace {
 
+enum class Offload { kNothing, kOptimizer, kActivations };
+
+// What is trained; all kinds of runs.
+struct Kind {
+  int stage;
+  Offload offload;
+};
+const std::vector<Kind>& Kinds() {
+  static const std::vector<Kind> kinds = {{0, Offload::kNothing},     {1, Offload::kNothing},
+                                          {2, Offload::kNothing},     {3, Offload::kNothing},
+                                          {0, Offload::kOptimizer},   {1, Offload::kOptimizer},
+                                          {2, Offload::kOptimizer},   {3, Offload::kOptimizer},
+                                          {0, Offload::kActivations}, {3, Offload::kActivations}};
+  return kinds;
+}
+
+std::string NameOf(const Kind& kind) {
+  const char* offload = kind.offload == Offload::kOptimizer     ? "_optimizer"
+                        : kind.offload == Offload::kActivations ? "_activations"
+                                                                : "";
+  return "Stage" + std::to_string(kind.stage) + offload;
+}
+
 struct Edge {
   std::string name;
   std::vector<int> stages;  // that use it
+  std::vector<Offload> offloads = {Offload::kNothing, Offload::kOptimizer, Offload::kActivations};
+  std::vector<Offload> covered = {};  // where other edges happen to order as much
+  bool IsCoveredIn(const Kind& kind) const {
+    return std::count(covered.begin(), covered.end(), kind.offload) > 0;
+  }
+  bool IsIn(const Kind& kind) const {
+    return std::count(stages.begin(), stages.end(), kind.stage) > 0 &&
+           std::count(offloads.begin(), offloads.end(), kind.offload) > 0;
+  }
 };
 
 // Every edge of a run, as drop_wait names it.
 const std::vector<Edge>& Edges() {
+  static const std::vector<int> all = {0, 1, 2, 3};
+  static const std::vector<Offload> anything = {Offload::kNothing, Offload::kOptimizer,
+                                                Offload::kActivations};
+  static const std::vector<Offload> on_device = {Offload::kNothing, Offload::kActivations};
+  static const std::vector<Offload> optimizer = {Offload::kOptimizer};
+  static const std::vector<Offload> activations = {Offload::kActivations};
   static const std::vector<Edge> edges = {
       // zero/
-      {"bucket full -> communication", {0, 1, 2, 3}},
+      {"bucket full -> communication", all},
       {"gradients reduced -> compute", {0, 1}},
       {"squares ready -> communication", {1, 2, 3}},
       {"squares known -> compute", {1, 2, 3}},
       {"parameters updated -> communication", {1, 2, 3}},
       {"unit gathered -> compute", {1, 2, 3}},
-      {"bucket reduced -> compute", {2, 3}},
+      {"bucket reduced -> compute", {2, 3}, on_device},
       {"transient memory free -> communication", {3}},
+      // zero/, with the optimizer on the host side
+      {"gradients reduced -> to_host", {0, 1}, optimizer},
+      {"bucket reduced -> to_host", {2, 3}, optimizer},
+      {"gradient landed -> compute", {2, 3}, optimizer},
+      {"squares summed -> from_host", all, optimizer},
+      {"squares up -> compute", all, optimizer},
+      {"step prepared -> to_host", all, optimizer},
+      {"bucket updated -> from_host", all, optimizer},
+      {"staging free -> to_host", all, optimizer},
+      {"parameters up -> compute", all, optimizer},
       // trainer/
-      {"batch uploaded -> compute", {0, 1, 2, 3}},
-      {"batch uploaded -> host", {0, 1, 2, 3}},
-      {"batch consumed -> from_host", {0, 1, 2, 3}},
-      {"results ready -> to_host", {0, 1, 2, 3}},
-      {"results read -> host", {0, 1, 2, 3}},
-      {"results read -> compute", {0, 1, 2, 3}},
+      {"batch uploaded -> compute", all},
+      {"batch uploaded -> host", all},
+      // Checkpoints that come back while the next batch is computed tell that this one is read.
+      {"batch consumed -> from_host", all, anything, activations},
+      {"results ready -> to_host", all},
+      {"results read -> host", all},
+      {"results read -> compute", all},
+      // trainer/, with checkpoints on the host side
+      {"checkpoint written -> to_host", all, activations},
+      {"checkpoint left -> compute", all, activations},
+      {"checkpoint slot free -> from_host", all, activations},
+      {"checkpoint back -> compute", all, activations},
   };
   return edges;
 }
 
-// Three micro-batches a step, as the two slots of the batch feed are free at first.
-TrainSettings EventSettings(int stage) {
+// Three micro-batches a step, as the two slots of the batch feed are free at first. Parameters on
+// their way up are staged in mixed precision only. Of four checkpoints two leave.
+TrainSettings EventSettings(const Kind& kind) {
   TrainSettings settings = SmallSettings();
   settings.devices = 2;
-  settings.zero_stage = stage;
+  settings.zero_stage = kind.stage;
   settings.model.n_layer = 3;
   settings.grad_accum = 3;
   settings.steps = 2;
   settings.eval_interval = 2;
   settings.eval_batches = 1;
+  if (kind.offload != Offload::kNothing) settings.dtype = DType::kBFloat16;
+  settings.offload_optimizer = kind.offload == Offload::kOptimizer;
+  if (kind.offload == Offload::kActivations) {
+    settings.model.n_layer = 4;
+    settings.activation_checkpointing = ActivationCheckpointing::kSelective;
+    settings.offload_activations = true;
+  }
   return settings;
 }
 
@@ -109,12 +171,13 @@ void RunRank(const TrainSettings& settings, const Layout& layout, Communicator& 
   device.StopStreams();
 }
 
-void RunRanks(int stage, const std::string& drop_wait, Recorder* recorder) {
-  const TrainSettings settings = EventSettings(stage);
+void RunRanks(const Kind& kind, const std::string& drop_wait, Recorder* recorder) {
+  const TrainSettings settings = EventSettings(kind);
   const absl::StatusOr<RunPlan> plan = PlanRun(settings);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const absl::StatusOr<Layout> layout = Layout::Make(
-      GptParameters(settings.model), settings.devices, settings.bucket_bytes, settings.dtype);
+  const absl::StatusOr<Layout> layout =
+      Layout::Make(GptParameters(settings.model), settings.devices, settings.bucket_bytes,
+                   settings.grad_accum_dtype);
   ASSERT_TRUE(layout.ok()) << layout.status();
   Abort abort;
   HostGroup group(settings.devices, abort);
@@ -124,6 +187,7 @@ void RunRanks(int stage, const std::string& drop_wait, Recorder* recorder) {
   for (int rank = 0; rank < settings.devices; ++rank) {
     auto device = HostDevice::Make({.rank = rank,
                                     .regions = plan->ranks[rank].regions,
+                                    .host_regions = plan->ranks[rank].host_regions,
                                     .recorder = rank == 0 ? recorder : nullptr,
                                     .threaded_compute = true,
                                     .drop_wait = drop_wait},
@@ -208,15 +272,14 @@ int64_t OrdersLostWithout(const std::string& edge, const std::vector<Entry>& ent
   return lost;
 }
 
-class Events : public testing::TestWithParam<int> {};
+class Events : public testing::TestWithParam<Kind> {};
 
 TEST_P(Events, OfARunAreAllListedAndEachOrdersWhatNoOtherDoes) {
-  const int stage = GetParam();
   EntryLog log;
-  RunRanks(stage, "", &log);
+  RunRanks(GetParam(), "", &log);
   std::set<std::string> expected;
   for (const Edge& edge : Edges()) {
-    if (std::count(edge.stages.begin(), edge.stages.end(), stage) > 0) expected.insert(edge.name);
+    if (edge.IsIn(GetParam())) expected.insert(edge.name);
   }
   std::set<std::string> found;
   std::set<std::string> recorded;
@@ -228,8 +291,14 @@ TEST_P(Events, OfARunAreAllListedAndEachOrdersWhatNoOtherDoes) {
   }
   EXPECT_EQ(found, expected);
   EXPECT_EQ(recorded, waited) << "an event is recorded for nobody";
-  for (const std::string& edge : found) {
-    EXPECT_GT(OrdersLostWithout(edge, log.entries), 0) << edge << " orders nothing";
+  for (const Edge& edge : Edges()) {
+    if (!edge.IsIn(GetParam())) continue;
+    const int64_t lost = OrdersLostWithout(edge.name, log.entries);
+    if (edge.IsCoveredIn(GetParam())) {
+      EXPECT_EQ(lost, 0) << edge.name << " is not covered";
+    } else {
+      EXPECT_GT(lost, 0) << edge.name << " orders nothing";
+    }
   }
   EXPECT_EQ(OrdersLostWithout("no such edge", log.entries), 0);
 }
@@ -262,21 +331,24 @@ TEST_P(Events, LetAComputeThreadTrainToTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, Events, testing::Range(0, 4),
-                         [](const auto& info) { return "Stage" + std::to_string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Runs, Events, testing::ValuesIn(Kinds()),
+                         [](const auto& info) { return NameOf(info.param); });
 
 #ifdef __SANITIZE_THREAD__
 
-constexpr char kStage[] = "ZEROBOX_TEST_STAGE";
+constexpr char kKind[] = "ZEROBOX_TEST_KIND";
 constexpr char kDropWait[] = "ZEROBOX_TEST_DROP_WAIT";
 constexpr int kRaceExitCode = 66;
 
 // What the tests below run in a process of its own.
 TEST(EventsChild, DISABLED_Trains) {
-  const char* stage = std::getenv(kStage);
+  const char* name = std::getenv(kKind);
   const char* drop_wait = std::getenv(kDropWait);
-  ASSERT_TRUE(stage != nullptr && drop_wait != nullptr);
-  RunRanks(std::atoi(stage), drop_wait, nullptr);
+  ASSERT_TRUE(name != nullptr && drop_wait != nullptr);
+  const auto kind = std::find_if(Kinds().begin(), Kinds().end(),
+                                 [&](const Kind& k) { return NameOf(k) == name; });
+  ASSERT_TRUE(kind != Kinds().end()) << name;
+  RunRanks(*kind, drop_wait, nullptr);
 }
 
 struct Outcome {
@@ -284,11 +356,11 @@ struct Outcome {
   std::string output;
 };
 
-Outcome TrainInAChild(int stage, const std::string& drop_wait) {
+Outcome TrainInAChild(const Kind& kind, const std::string& drop_wait) {
   Process process(
       {"/proc/self/exe", "--gtest_also_run_disabled_tests",
        "--gtest_filter=EventsChild.DISABLED_Trains", "--gtest_output="},
-      {std::string(kStage) + "=" + std::to_string(stage), std::string(kDropWait) + "=" + drop_wait,
+      {std::string(kKind) + "=" + NameOf(kind), std::string(kDropWait) + "=" + drop_wait,
        "TSAN_OPTIONS=halt_on_error=1:exitcode=" + std::to_string(kRaceExitCode)});
   const int code = process.Wait();
   return {code, process.output()};
@@ -296,16 +368,19 @@ Outcome TrainInAChild(int stage, const std::string& drop_wait) {
 
 struct Drop {
   std::string edge;
-  int stage;
+  Kind kind;
 };
 
 std::vector<Drop> Drops() {
   std::vector<Drop> drops;
   for (const Edge& edge : Edges()) {
-    // What all stages do alike is tried at the first and the last.
-    for (const int stage : edge.stages) {
-      if (edge.stages.size() == 4 && stage != 0 && stage != 3) continue;
-      drops.push_back({edge.name, stage});
+    for (const Kind& kind : Kinds()) {
+      if (!edge.IsIn(kind)) continue;
+      // What all stages do alike is tried at the first and the last, and what all offloads do alike
+      // without any.
+      if (edge.stages.size() == 4 && kind.stage != 0 && kind.stage != 3) continue;
+      if (edge.offloads.size() > 1 && kind.offload != Offload::kNothing) continue;
+      drops.push_back({edge.name, kind});
     }
   }
   return drops;
@@ -314,7 +389,7 @@ std::vector<Drop> Drops() {
 class EventsUnderTheThreadSanitizer : public testing::TestWithParam<Drop> {};
 
 TEST_P(EventsUnderTheThreadSanitizer, ADroppedWaitIsARace) {
-  const Outcome outcome = TrainInAChild(GetParam().stage, GetParam().edge);
+  const Outcome outcome = TrainInAChild(GetParam().kind, GetParam().edge);
   EXPECT_EQ(outcome.code, kRaceExitCode);
   EXPECT_NE(outcome.output.find("WARNING: ThreadSanitizer: data race"), std::string::npos)
       << outcome.output;
@@ -326,13 +401,13 @@ INSTANTIATE_TEST_SUITE_P(Edges, EventsUnderTheThreadSanitizer, testing::ValuesIn
                            std::erase(name, '>');
                            std::erase(name, '-');
                            std::replace(name.begin(), name.end(), ' ', '_');
-                           return name + "_stage_" + std::to_string(info.param.stage);
+                           return name + "_" + NameOf(info.param.kind);
                          });
 
 TEST(EventsUnderTheThreadSanitizer, NothingRacesWithEveryWait) {
-  for (int stage = 0; stage <= 3; ++stage) {
-    const Outcome outcome = TrainInAChild(stage, "");
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
+  for (const Kind& kind : Kinds()) {
+    const Outcome outcome = TrainInAChild(kind, "");
+    EXPECT_EQ(outcome.code, 0) << NameOf(kind) << ": " << outcome.output;
   }
 }
 

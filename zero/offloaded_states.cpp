@@ -51,7 +51,8 @@ void OffloadedStates::Allocate() {
 }
 
 void OffloadedStates::Keep(const Bucket& bucket, Buffer gradient, const Event& reduced) {
-  Take(bucket, gradient, reduced, /*add=*/false);
+  device_.Wait(StreamId::kToHost, reduced);
+  device_.CopyToHost(StreamId::kToHost, gradients_[bucket.id].buffer.data, gradient);
   device_.Zero(StreamId::kToHost, gradient);  // nothing on the device reads it; AdamW has the copy
 }
 
