@@ -10,7 +10,7 @@ VERSION = 0.1.0
 DATA = build/data/jargon.txt
 STAGE = 3
 DEVICES = 4
-RUN_ARGS = --steps=600 --lr=4e-3 --beta2=0.99
+RUN_ARGS = --dtype=bf16 --steps=600 --lr=4e-3 --beta2=0.99
 ARGS =
 
 BUILD ?= release

@@ -119,6 +119,58 @@ TEST_F(CommandTrainTest, WritesEveryFileAndShowsWhatIsInThem) {
   EXPECT_EQ(order, " step 1 step 2 eval 2 step 3 step 4 eval 4");
 }
 
+TEST_F(CommandTrainTest, ShowsMixedPrecisionCheckpointsAndOffloadAsPlanned) {
+  ASSERT_EQ(Train({"--zero_stage=2", "--devices=2", "--dtype=bf16", "--n_layer=4", "--grad_accum=2",
+                   "--activation_checkpointing=full", "--offload=activations,optimizer",
+                   "--logits_bytes=2KiB"},
+                  {}),
+            0)
+      << err_;
+  for (const char* part :
+       {"parameters in bf16, gradients in fp32",
+        "activation checkpointing full; offload optimizer,activations", "parameters (bf16)",
+        "gradients (fp32)", "On the host side", "two slots on the device",
+        "checkpoints of the first 2 blocks", "copied to host", "copied from host"}) {
+    EXPECT_THAT(out_, HasSubstr(part));
+  }
+  EXPECT_THAT(out_, Not(HasSubstr("≠")));
+  EXPECT_THAT(out_, Not(HasSubstr("unexplained")));
+
+  const Json config = Parsed("config.json");
+  EXPECT_EQ(config["flags"]["dtype"], Json::parse(R"({"value":"bf16","source":"flag"})"));
+  EXPECT_EQ(config["flags"]["grad_accum_dtype"],
+            Json::parse(R"({"value":"fp32","source":"derived"})"));
+  EXPECT_EQ(config["flags"]["offload"],
+            Json::parse(R"({"value":"optimizer,activations","source":"flag"})"));
+  EXPECT_EQ(config["flags"]["logits_bytes"], Json::parse(R"({"value":2048,"source":"flag"})"));
+
+  const Json memory = Parsed("memory.json");
+  EXPECT_EQ(memory["dtype"], "bf16");
+  EXPECT_EQ(memory["grad_accum_dtype"], "fp32");
+  const int64_t elements = memory["parameters"].get<int64_t>() + memory["padding"].get<int64_t>();
+  for (const Json& device : memory["devices"]) {
+    const Json& host = device["host_categories"];
+    EXPECT_EQ(host["optimizer_states"]["live_bytes"], 12 * elements / 2);
+    EXPECT_EQ(host["gradients"]["live_bytes"], 4 * elements / 2);
+    EXPECT_EQ(host["activation_checkpoints"]["live_bytes"], 2 * 4 * 16 * 16 * 2);
+    EXPECT_EQ(device["categories"]["optimizer_states"]["peak_bytes"], 0);
+    EXPECT_EQ(device["categories"]["gradients"]["peak_bytes"], 0);
+    EXPECT_EQ(device["categories"]["parameters"]["live_bytes"], 2 * elements);
+    for (const auto& [name, category] : host.items()) {
+      EXPECT_EQ(category["at_peak_bytes"], category["predicted_bytes"]) << name;
+    }
+  }
+  for (const Json& rank : Parsed("communication.json")["ranks"]) {
+    // Two micro-batches of gradients, and two checkpoints each; the loss, and the step's state
+    // twice.
+    EXPECT_EQ(rank["copies"]["to_host"]["bytes"],
+              2 * 4 * elements / 2 + 2 * 2 * 4 * 16 * 16 * 2 + 8 + 56 + 56);
+    for (const char* way : {"to_host", "from_host"}) {
+      EXPECT_EQ(rank["copies"][way]["bytes"], rank["copies"][way]["predicted_bytes"]);
+    }
+  }
+}
+
 TEST_F(CommandTrainTest, EndsWith3AndSaysWhereEveryDeviceWasWhenAWorkerFails) {
   TrainHooks hooks;
   hooks.call = [](const CallInfo& call) {

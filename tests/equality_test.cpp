@@ -139,14 +139,13 @@ TEST_P(Equality, StagesThatReduceAlikeAgreeToTheBitOverMicroBatches) {
 }
 
 TEST_P(Equality, ThreadsDoNotChangeABit) {
-  TrainSettings settings = SmallSettings();
-  settings.devices = GetParam().devices;
+  TrainSettings settings = Settings();
   settings.steps = 10;
   settings.threads = settings.devices;
-  const SmallRun reference = RunAndWitness(settings);
+  const SmallRun reference = Run(settings);
   for (const int threads_of_a_device : {2, 3}) {
     settings.threads = threads_of_a_device * settings.devices;
-    const SmallRun run = RunAndWitness(settings);
+    const SmallRun run = Run(settings);
     EXPECT_EQ(Bits(run.result), Bits(reference.result)) << threads_of_a_device;
     EXPECT_EQ(run.parameters, reference.parameters) << threads_of_a_device;
   }

@@ -245,7 +245,8 @@ TEST_F(Program, NamesFlagsThatFitWhateverIsShort) {
         const auto resolved = Resolve(Flags(settings), "", kLargeMachine);
         ASSERT_TRUE(resolved.ok()) << resolved.status();
         const std::vector<FittingSettings> found = FindFitting(*resolved, kLargeMachine, 3);
-        ASSERT_EQ(found.size(), 3u);
+        ASSERT_GE(found.size(), 1u);
+        ASSERT_LE(found.size(), 3u);
         for (const FittingSettings& fitting : found) {
           SCOPED_TRACE(fitting.flags);
           EXPECT_TRUE(fitting.fits);

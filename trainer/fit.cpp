@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "trainer/tables.h"
 #include "trainer/text.h"
 #include "trainer/train.h"
@@ -36,8 +37,37 @@ int Cost(const TrainSettings& settings, int halvings) {
 
 struct Candidate {
   TrainSettings settings;
+  std::vector<std::string> flags;  // in which it differs from what was asked for
   int cost = 0;
 };
+
+// The flags in which `other` differs from `settings`.
+std::vector<std::string> ChangedFlags(const TrainSettings& settings, const TrainSettings& other) {
+  std::vector<std::string> flags;
+  if (other.zero_stage != settings.zero_stage) {
+    flags.push_back(absl::StrCat("--zero_stage=", other.zero_stage));
+  }
+  if (other.activation_checkpointing != settings.activation_checkpointing) {
+    flags.push_back(absl::StrCat("--activation_checkpointing=",
+                                 std::string(Name(other.activation_checkpointing))));
+  }
+  const std::string_view offload = OffloadName(other.offload_optimizer, other.offload_activations);
+  if (offload != OffloadName(settings.offload_optimizer, settings.offload_activations)) {
+    flags.push_back(absl::StrCat("--offload=", std::string(offload)));
+  }
+  if (other.micro_batch != settings.micro_batch) {
+    flags.push_back(absl::StrCat("--micro_batch=", other.micro_batch));
+    flags.push_back(absl::StrCat("--grad_accum=", other.grad_accum));
+  }
+  return flags;
+}
+
+// Whether `some` are all among `all`.
+bool Among(const std::vector<std::string>& some, const std::vector<std::string>& all) {
+  return std::all_of(some.begin(), some.end(), [&all](const std::string& flag) {
+    return std::find(all.begin(), all.end(), flag) != all.end();
+  });
+}
 
 // The global batch in micro-batches of 1/2, 1/4 and 1 sequence: where 2 divides it.
 std::vector<std::pair<int64_t, int>> MicroBatches(int64_t micro_batch) {
@@ -79,7 +109,11 @@ std::vector<Candidate> Candidates(const ResolvedTrain& resolved) {
             if (resolved.auto_grad_accum_dtype) {
               other.grad_accum_dtype = AutoGradAccumDType(other.dtype, other.grad_accum);
             }
-            candidates.push_back({other, Cost(other, halvings)});
+            std::vector<std::string> flags = ChangedFlags(settings, other);
+            if (flags.empty()) continue;  // what was asked for
+            // Fewer changes are better.
+            const int cost = Cost(other, halvings) + 3 * static_cast<int>(flags.size());
+            candidates.push_back({other, std::move(flags), cost});
           }
         }
       }
@@ -88,26 +122,6 @@ std::vector<Candidate> Candidates(const ResolvedTrain& resolved) {
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
   return candidates;
-}
-
-// The flags in which `other` differs from `settings`.
-std::string ChangedFlags(const TrainSettings& settings, const TrainSettings& other) {
-  std::string flags;
-  const auto add = [&](const auto&... parts) {
-    absl::StrAppend(&flags, flags.empty() ? "--" : " --", parts...);
-  };
-  if (other.zero_stage != settings.zero_stage) add("zero_stage=", other.zero_stage);
-  if (other.activation_checkpointing != settings.activation_checkpointing) {
-    add("activation_checkpointing=", std::string(Name(other.activation_checkpointing)));
-  }
-  const std::string_view offload = OffloadName(other.offload_optimizer, other.offload_activations);
-  if (offload != OffloadName(settings.offload_optimizer, settings.offload_activations)) {
-    add("offload=", std::string(offload));
-  }
-  if (other.micro_batch != settings.micro_batch) {
-    add("micro_batch=", other.micro_batch, " --grad_accum=", other.grad_accum);
-  }
-  return flags;
 }
 
 std::string Needs(const FittingSettings& found) {
@@ -153,15 +167,20 @@ absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const 
 std::vector<FittingSettings> FindFitting(const ResolvedTrain& resolved, const Machine& machine,
                                          size_t most) {
   std::vector<FittingSettings> fitting;
+  std::vector<std::vector<std::string>> shown;
   FittingSettings smallest;
   for (const Candidate& candidate : Candidates(resolved)) {
+    // Where some flags do, the same and others are no news.
+    if (std::any_of(shown.begin(), shown.end(),
+                    [&](const auto& flags) { return Among(flags, candidate.flags); })) {
+      continue;
+    }
     const absl::StatusOr<RunPlan> plan = PlanRun(candidate.settings);
     if (!plan.ok()) continue;
-    FittingSettings found = {.flags = ChangedFlags(resolved.settings, candidate.settings),
+    FittingSettings found = {.flags = absl::StrJoin(candidate.flags, " "),
                              .device_bytes = LargestReservation(*plan),
                              .host_bytes = HostReservations(*plan),
                              .fits = CheckFit(candidate.settings, *plan, machine).ok()};
-    if (found.flags.empty()) continue;  // what was asked for
     // How far it is from fitting a device, then what all of it takes.
     const auto need = [&](const FittingSettings& other) {
       const auto [capacity, devices] =
@@ -172,6 +191,7 @@ std::vector<FittingSettings> FindFitting(const ResolvedTrain& resolved, const Ma
     if (smallest.flags.empty() || need(found) < need(smallest)) smallest = found;
     if (!found.fits) continue;
     fitting.push_back(std::move(found));
+    shown.push_back(candidate.flags);
     if (fitting.size() == most) return fitting;
   }
   if (fitting.empty() && !smallest.flags.empty()) fitting.push_back(std::move(smallest));
@@ -182,7 +202,7 @@ std::string WhatWouldFit(const ResolvedTrain& resolved, const Machine& machine) 
   const std::vector<FittingSettings> found = FindFitting(resolved, machine, kMostShown);
   std::string text;
   if (!found.empty() && found[0].fits) {
-    text = "These flags train the same model on the same batches and fit, the fastest first:";
+    text = "These flags train the same model on the same batches and fit, the cheapest first:";
   } else {
     text = "No --zero_stage, --activation_checkpointing, --offload or --micro_batch makes it fit";
     text += found.empty() ? "." : "; the least is";

@@ -28,8 +28,9 @@ struct FittingSettings {
   int64_t host_bytes = 0;  // of all host sides
   bool fits = false;
 };
-// The first `most` that fit, in the order of what they cost in speed; or, where none does, the one
-// that needs the least of a device. Empty where there is nothing to change.
+// The first `most` that fit, in the order of what they cost in speed and how much they change, none
+// with all the flags of one before it; or, where none fits, the one that needs the least. Empty
+// where there is nothing to change.
 std::vector<FittingSettings> FindFitting(const ResolvedTrain& resolved, const Machine& machine,
                                          size_t most);
 // The same as a text of several lines, for whoever was refused.

@@ -115,14 +115,6 @@ HWY_INLINE void WriteRows(T* to, size_t stride, const float* from, size_t width,
   }
 }
 
-HWY_INLINE void Scale(float* x, size_t n, float factor) {
-  const Lane d;
-  const auto f = hn::Set(d, factor);
-  ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
-    memory.Store(d, hn::Mul(memory.Load(d, x + i), f), x + i);
-  });
-}
-
 // out (rows, columns rounded up to vectors) = [out +] a b, tile by tile. The columns of the next
 // tile of b lie b_panel further: TileColumns() in an operand that is not in panels.
 HWY_INLINE void MultiplyRows(size_t rows, size_t columns, size_t depth, Strided a, Strided b,

@@ -89,43 +89,46 @@ struct Step {
 template <typename C>
 HWY_INLINE void ComputeTile(const Step<C>& step, const float* packed_a, size_t row, size_t column,
                             size_t rows, size_t columns, const float* ahead) {
+  constexpr bool kIsFloat = std::is_same_v<C, float>;
   const size_t lanes = hn::Lanes(Lane());
   const size_t vectors = (columns + lanes - 1) / lanes;
   const TileFunction multiply = TileOf(rows, vectors);
   const Strided a{packed_a, step.panel_rows};
   const Strided b{step.b + column * step.depth, TileColumns()};
   C* const c = step.c + row * step.ldc + column;
-  const bool only_step = step.first && step.last;
-  const bool add_to_c = step.first && step.beta != 0 && step.bias == nullptr;
-  const bool add_bias = step.first && step.bias != nullptr;
-  if constexpr (std::is_same_v<C, float>) {
-    // Straight to C.
-    if (vectors * lanes == columns && !add_bias && (!add_to_c || step.beta == 1)) {
-      return multiply(step.depth, a, b, ahead, c, step.ldc, !step.first || add_to_c);
-    }
-  } else if (!step.last) {
-    float* const partial = step.partial + row * step.partial_stride + column;
-    if (!add_to_c && !add_bias) {
-      return multiply(step.depth, a, b, ahead, partial, step.partial_stride, !step.first);
-    }
+  // What the first step adds to.
+  const C* const from = !step.first            ? nullptr
+                        : step.bias != nullptr ? step.bias + column
+                        : step.beta != 0       ? c
+                                               : nullptr;
+  const size_t from_stride = from == c ? step.ldc : 0;
+  const float factor = from == c ? step.beta : 1;
+  // Where sums wait for the next step, in rows of whole vectors or not.
+  float* sums = nullptr;
+  if constexpr (kIsFloat) {
+    sums = c;
+  } else if (step.partial != nullptr) {
+    sums = step.partial + row * step.partial_stride + column;
+  }
+  const size_t sums_stride = kIsFloat ? step.ldc : step.partial_stride;
+  const bool whole = !kIsFloat || vectors * lanes == columns;
+  const bool adds_sums = !step.first || (kIsFloat && from == c && factor == 1);
+  if ((kIsFloat || !step.last) && whole && (from == nullptr || adds_sums)) {
+    return multiply(step.depth, a, b, ahead, sums, sums_stride, adds_sums);
   }
   HWY_ALIGN float tile[kTileRows * kTileVectors * hn::MaxLanes(Lane())];
   multiply(step.depth, a, b, ahead, tile, TileColumns(), false);
-  const C* from = add_bias ? step.bias + column : add_to_c ? c : nullptr;
-  const size_t from_stride = add_bias ? 0 : step.ldc;
-  const float factor = add_to_c ? step.beta : 1;
-  if constexpr (std::is_same_v<C, float>) {
-    if (!step.first) from = c;
-    StoreTile(tile, rows, columns, from, from_stride, factor, c, step.ldc);
-  } else {
-    float* const partial = only_step ? nullptr : step.partial + row * step.partial_stride + column;
-    if (!step.last) {
-      StoreTile(tile, rows, columns, from, from_stride, factor, partial, step.partial_stride);
-    } else if (step.first) {
-      StoreTile(tile, rows, columns, from, from_stride, factor, c, step.ldc);
+  const auto store = [&](auto* to, size_t to_stride) HWY_ATTR {
+    if (step.first) {
+      StoreTile(tile, rows, columns, from, from_stride, factor, to, to_stride);
     } else {
-      StoreTile(tile, rows, columns, partial, step.partial_stride, 1.0f, c, step.ldc);
+      StoreTile(tile, rows, columns, sums, sums_stride, 1.0f, to, to_stride);
     }
+  };
+  if (kIsFloat || step.last) {
+    store(c, step.ldc);
+  } else {
+    store(sums, sums_stride);
   }
 }
 
@@ -182,8 +185,7 @@ HWY_INLINE void Multiply(const MatmulCall& call) {
           PackMatrix(a, call.a, !call.a.transpose, row + begin, end - begin, at, step.depth,
                      panel_rows);
           if (call.alpha != 1) {
-            const size_t packed = RoundUp(end - begin, panel_rows) * step.depth;
-            for (size_t i = 0; i < packed; ++i) a[i] *= call.alpha;
+            Scale(a, RoundUp(end - begin, panel_rows) * step.depth, call.alpha);
           }
           ComputeRows(step, a, begin, end);
         }
