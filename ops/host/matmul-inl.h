@@ -11,11 +11,8 @@
 #endif
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <utility>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "ops/bfloat16.h"
 #include "ops/host/simd-inl.h"
@@ -51,68 +48,15 @@ struct Strided {
 // How many floats of what comes next a tile fetches with each k.
 constexpr size_t kAheadStep = 4;
 
-// out (kRows, kVectors vectors) = [out +] the sum over k < depth of a(k) b(k), where a(k) are kRows
-// floats and b(k) kVectors vectors. Each element is summed by itself, from 0, in the order of k,
-// whatever the tile's size. Fetches kAheadStep depth floats from `ahead` on: the next operand may
-// lie beyond the L2 cache, far enough to stall a tile.
-template <size_t kRows, size_t kVectors>
-void MultiplyTile(size_t depth, Strided a, Strided b, const float* ahead, float* HWY_RESTRICT out,
-                  size_t out_stride, bool add) {
-  const Lane d;
-  const size_t lanes = hn::Lanes(d);
-  for (size_t i = 0; i < kRows; ++i) {
-    hwy::Prefetch(out + i * out_stride);
-    hwy::Prefetch(out + i * out_stride + (kVectors - 1) * lanes);
-  }
-  hn::Vec<Lane> sum[kRows][kVectors];
-#pragma GCC unroll 16
-  for (size_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-    for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
-  }
-  for (; depth != 0; --depth, a.data += a.step, b.data += b.step, ahead += kAheadStep) {
-    hwy::Prefetch(ahead);
-    hn::Vec<Lane> row[kVectors];
-#pragma GCC unroll 2
-    for (size_t j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b.data + j * lanes);
-#pragma GCC unroll 16
-    for (size_t i = 0; i < kRows; ++i) {
-      const auto element = hn::Set(d, a.data[i]);
-#pragma GCC unroll 2
-      for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(element, row[j], sum[i][j]);
-    }
-  }
-  if (add) {
-#pragma GCC unroll 16
-    for (size_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-      for (size_t j = 0; j < kVectors; ++j) {
-        sum[i][j] = hn::Add(hn::LoadU(d, out + i * out_stride + j * lanes), sum[i][j]);
-      }
-    }
-  }
-#pragma GCC unroll 16
-  for (size_t i = 0; i < kRows; ++i, out += out_stride) {
-#pragma GCC unroll 2
-    for (size_t j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, out + j * lanes);
-  }
-}
-
+// out (rows, vectors) = [out +] the sum over k < depth of a(k) b(k), where a(k) are `rows` floats
+// and b(k) `vectors` vectors. Each element is summed by itself, from 0, in the order of k, whatever
+// the tile's size. Fetches kAheadStep depth floats from `ahead` on: the next operand may lie beyond
+// the L2 cache, far enough to stall a tile.
 using TileFunction = void (*)(size_t depth, Strided a, Strided b, const float* ahead, float* out,
                               size_t out_stride, bool add);
 
-template <size_t... kIndex>
-constexpr std::array<TileFunction, sizeof...(kIndex)> MakeTileFunctions(
-    std::index_sequence<kIndex...>) {
-  return {&MultiplyTile<kIndex / kTileVectors + 1, kIndex % kTileVectors + 1>...};
-}
-
-// The tile of 1 <= rows <= kTileRows and 1 <= vectors <= kTileVectors.
-HWY_INLINE TileFunction TileOf(size_t rows, size_t vectors) {
-  static constexpr auto kFunctions =
-      MakeTileFunctions(std::make_index_sequence<kTileRows * kTileVectors>());
-  return kFunctions[(rows - 1) * kTileVectors + vectors - 1];
-}
+// The tile of 1 <= rows <= kTileRows and 1 <= vectors <= kTileVectors. (In matmul.cpp.)
+TileFunction TileOf(size_t rows, size_t vectors);
 
 // Packing. A matrix (count, depth) becomes panels of `width` rows: element (i, k) lies at
 // panel + k width + i. Rows that fill up the last panel are 0. Writes up to kPackSlack floats more.

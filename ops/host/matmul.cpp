@@ -12,11 +12,14 @@
 #include "ops/host/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "ops/host/matmul-inl.h"
@@ -37,6 +40,62 @@ inline float* MatmulScratch(size_t n) {
 HWY_BEFORE_NAMESPACE();
 namespace zerobox::host {
 namespace HWY_NAMESPACE {
+
+// A tile, whose sums stay in registers: the loops over it are unrolled.
+template <size_t kRows, size_t kVectors>
+void MultiplyTile(size_t depth, Strided a, Strided b, const float* ahead, float* HWY_RESTRICT out,
+                  size_t out_stride, bool add) {
+  const Lane d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t i = 0; i < kRows; ++i) {
+    hwy::Prefetch(out + i * out_stride);
+    hwy::Prefetch(out + i * out_stride + (kVectors - 1) * lanes);
+  }
+  hn::Vec<Lane> sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
+  }
+  for (; depth != 0; --depth, a.data += a.step, b.data += b.step, ahead += kAheadStep) {
+    hwy::Prefetch(ahead);
+    hn::Vec<Lane> row[kVectors];
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b.data + j * lanes);
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kRows; ++i) {
+      const auto element = hn::Set(d, a.data[i]);
+#pragma GCC unroll 2
+      for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(element, row[j], sum[i][j]);
+    }
+  }
+  if (add) {
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (size_t j = 0; j < kVectors; ++j) {
+        sum[i][j] = hn::Add(hn::LoadU(d, out + i * out_stride + j * lanes), sum[i][j]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kRows; ++i, out += out_stride) {
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, out + j * lanes);
+  }
+}
+
+template <size_t... kIndex>
+constexpr std::array<TileFunction, sizeof...(kIndex)> MakeTileFunctions(
+    std::index_sequence<kIndex...>) {
+  return {&MultiplyTile<kIndex / kTileVectors + 1, kIndex % kTileVectors + 1>...};
+}
+
+TileFunction TileOf(size_t rows, size_t vectors) {
+  static constexpr auto kFunctions =
+      MakeTileFunctions(std::make_index_sequence<kTileRows * kTileVectors>());
+  return kFunctions[(rows - 1) * kTileVectors + vectors - 1];
+}
 
 constexpr size_t kDepth = 384;
 constexpr size_t kRowsInCache = 168;
