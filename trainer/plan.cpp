@@ -146,7 +146,7 @@ int64_t KeptByABlock(const TrainSettings& settings) {
   int64_t values = 0, statistics = 0, apart = 0;
   for (int i = 0; i < kBlockTensors; ++i) {
     const auto tensor = static_cast<BlockTensor>(i);
-    if (checkpointed && !Keeps(mode, tensor)) continue;
+    if (checkpointed && !InCheckpoint(mode, tensor)) continue;
     const bool statistic = IsStatistic(tensor);
     const int64_t bytes =
         ElementsOf(tensor, settings.model, settings.micro_batch * settings.model.seq_len) *
