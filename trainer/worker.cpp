@@ -198,6 +198,7 @@ void Worker::Finish() {
   }
   result_.capacity_bytes = settings_.device_memory_bytes;
   result_.poisoned_bytes = device_->memory().poisoned_bytes();
+  result_.host_poisoned_bytes = device_->host_memory().poisoned_bytes();
 }
 
 }  // namespace zerobox
