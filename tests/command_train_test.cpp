@@ -129,7 +129,7 @@ TEST_F(CommandTrainTest, ShowsMixedPrecisionCheckpointsAndOffloadAsPlanned) {
   for (const char* part :
        {"parameters in bf16, gradients in fp32",
         "activation checkpointing full; offload optimizer,activations", "parameters (bf16)",
-        "gradients (fp32)", "On the host side", "two slots on the device",
+        "gradients (fp32)", "On the host side", "2 slots on the device",
         "checkpoints of the first 2 blocks", "copied to host", "copied from host"}) {
     EXPECT_THAT(out_, HasSubstr(part));
   }

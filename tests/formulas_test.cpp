@@ -221,6 +221,16 @@ TEST(Formulas, KeepMasterWeightsOnTheHostInFp32Too) {
   ExpectOffload(OptimizerOffload(2, 8000, 8, 3, kFloat), 32000, 0, 4000, 12000, 12000, 4000);
 }
 
+TEST(Formulas, RoundWhatNDoesNotDivideOnce) {
+  // Psi = 30,954 on 4 ranks: 7738.5 parameters each.
+  EXPECT_EQ(ModelStates(3, 30'954, 4, kFloat).total(), 123'816);  // 16 x 7738.5
+  ExpectOffload(OptimizerOffload(2, 30'954, 4, 3, kFloat), 123'816, 0, 30'954, 92'862, 92'862,
+                30'954);
+  // 10^15 parameters, 65,536 micro-batches of 4 bytes: more than 2^64 before the division.
+  EXPECT_EQ(OptimizerOffload(2, 1'000'000 * kBillion, 64, 65'536, kFloat).to_host,
+            4'096'000'000 * kBillion);
+}
+
 TEST(Formulas, TakeEveryStageForStage0OnOneRank) {
   for (int stage = 0; stage <= 3; ++stage) {
     EXPECT_EQ(ModelStates(stage, kGpt2, 1, kMixed).total(), 16 * kGpt2);

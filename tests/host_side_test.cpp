@@ -45,6 +45,8 @@ TEST(HostSide, ThatIsFullFailsTheDevice) {
   EXPECT_EQ(device->status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(device->status().message().find("\"AdamW m\" (optimizer_states)"), std::string::npos)
       << device->status();
+  EXPECT_EQ(device->status().message().find("device memory"), std::string::npos)
+      << device->status();
 }
 
 TEST(HostSide, IsPoisonedToo) {

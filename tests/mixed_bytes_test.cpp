@@ -316,30 +316,115 @@ TEST(MemoryNotes, SayWhatABlockKeeps) {
   }
 }
 
+// What the notes of one side say, a line each.
+std::string NotesText(const TrainSettings& settings, bool host) {
+  std::string text;
+  for (const MemoryNote& note : Plan(settings).notes) {
+    if (note.host == host) text += note.what + ": " + std::to_string(note.bytes) + "\n";
+  }
+  return text;
+}
+
 TEST(MemoryNotes, SayWhatIsOffloaded) {
-  TrainSettings settings = Gpt2(0, kBf16, kFp32);
+  TrainSettings settings = Gpt2(2, kBf16, kFp32);
   settings.activation_checkpointing = ActivationCheckpointing::kFull;
   settings.offload_activations = true;
   settings.offload_optimizer = true;
-  const auto host_notes = [&] {
-    std::string text;
-    for (const MemoryNote& note : Plan(settings).notes) {
-      if (note.host) text += note.what + ": " + std::to_string(note.bytes) + "\n";
-    }
-    return text;
-  };
-  EXPECT_EQ(host_notes(),
-            "checkpoints of the first 10 blocks: 15728640\n"
-            "master weights, m and v, 12 bytes for each parameter of the model: stage 0 shares "
-            "nothing, so 8 equal copies are kept: " +
-                std::to_string(12 * (kPsi + kPadding)) + "\n");
+  // The largest owned part: an eighth of the token embedding, 50,257 x 768 and 256 of padding.
+  constexpr int64_t kLargest = 4'824'704;
+  EXPECT_EQ(NotesText(settings, true),
+            "the reduced gradient of each parameter that the device owns: " +
+                std::to_string(4 * (kPsi + kPadding) / 8) +
+                "\nmaster weights, m and v, 12 bytes for each parameter that the device owns: " +
+                std::to_string(12 * (kPsi + kPadding) / 8) +
+                "\ncheckpoints of the first 10 blocks: 15728640"
+                "\nwhere a gradient lands that is added to what is there: " +
+                std::to_string(4 * kLargest) +
+                "\ntwo buffers in which updated parameters wait to go up, each: " +
+                std::to_string(2 * kLargest) + "\n");
   const Ledger host = Plan(settings).ranks[0].host_memory;
   EXPECT_EQ(Live(host, Category::kActivationCheckpoints), 10 * 1024 * 768 * 2);
-  settings.zero_stage = 2;
-  EXPECT_EQ(host_notes(),
-            "checkpoints of the first 10 blocks: 15728640\n"
-            "master weights, m and v, 12 bytes for each parameter that the device owns: " +
-                std::to_string(12 * (kPsi + kPadding) / 8) + "\n");
+  EXPECT_EQ(Live(host, Category::kCommunicationBuffers), (4 + 2 * 2) * kLargest);
+  settings.zero_stage = 0;
+  const std::string stage0 = NotesText(settings, true);
+  for (const std::string& line :
+       {"the reduced gradient of each parameter of the model: " +
+            std::to_string(4 * (kPsi + kPadding)),
+        "master weights, m and v, 12 bytes for each parameter of the model: stage 0 shares "
+        "nothing, so 8 equal copies are kept: " +
+            std::to_string(12 * (kPsi + kPadding)),
+        std::string("checkpoints of the first 10 blocks: 15728640"),
+        "two buffers in which updated parameters wait to go up, each: " +
+            std::to_string(2 * 8 * kLargest)}) {
+    EXPECT_NE(stage0.find(line + "\n"), std::string::npos) << stage0;
+  }
+}
+
+TEST(MemoryNotes, SayWhereNoCheckpointLeaves) {
+  TrainSettings settings = Gpt2(1, kBf16, kBf16);
+  settings.activation_checkpointing = ActivationCheckpointing::kFull;
+  settings.offload_activations = true;
+  const struct {
+    int64_t layers;
+    std::string device, host;
+  } cases[] = {
+      {1, "the only block's checkpoint stays on the device: nothing leaves: 1572864\n", ""},
+      {2, "both blocks' checkpoints stay on the device: nothing leaves: 3145728\n", ""},
+      {3, "2 slots on the device, which blocks take in turn: 3145728\n",
+       "checkpoints of the first 1 block: 1572864\n"}};
+  for (const auto& [layers, device, host] : cases) {
+    settings.model.n_layer = layers;
+    const std::string notes = NotesText(settings, false);
+    EXPECT_NE(notes.find(device), std::string::npos) << notes;
+    EXPECT_EQ(NotesText(settings, true), host);
+    EXPECT_EQ(Plan(settings).ranks[0].host_memory.peak_bytes, (layers == 3 ? 1 : 0) * 1'572'864);
+  }
+}
+
+// A bf16 gradient is rounded after every chunk of logits; to fp32 nothing is lost.
+TEST(MemoryNotes, WarnOfManyRoundingsOfATiedEmbeddingsGradient) {
+  const std::string note = " --logits_bytes";
+  TrainSettings settings = Gpt2(1, kBf16, kBf16);
+  constexpr int64_t kRow = 2 * 50257;
+  settings.logits_bytes = 128 * kRow;  // 1,024 tokens: 8 chunks
+  EXPECT_EQ(NotesText(settings, false).find(note), std::string::npos);
+  settings.logits_bytes = 128 * kRow - 1;  // 127 rows: 9
+  const std::string notes = NotesText(settings, false);
+  EXPECT_NE(notes.find("chunks of logits in a micro-batch"), std::string::npos) << notes;
+  EXPECT_NE(notes.find(note), std::string::npos) << notes;
+  EXPECT_NE(notes.find("--grad_accum_dtype=fp32 does not round: 9\n"), std::string::npos) << notes;
+  settings.logits_bytes = 1 << 20;  // 10 rows
+  EXPECT_NE(NotesText(settings, false).find("does not round: 103\n"), std::string::npos);
+  settings.grad_accum_dtype = kFp32;
+  EXPECT_EQ(NotesText(settings, false).find(note), std::string::npos);
+}
+
+// Every part of what a step of GPT-2 copies, at stage 2 on 8 devices.
+TEST(CopiedParts, AreTheFormulasAndAllThatComesOnTop) {
+  TrainSettings settings = Gpt2(2, kBf16, kFp32, 4);
+  settings.activation_checkpointing = ActivationCheckpointing::kSelective;
+  settings.offload_activations = true;
+  settings.offload_optimizer = true;
+  std::string text;
+  for (const CopiedPart& part : Plan(settings).copies) {
+    text += part.what + ": " + std::to_string(part.bytes.to_host) + " down, " +
+            std::to_string(part.bytes.from_host) + " up\n";
+  }
+  const std::string checkpoints = std::to_string(4 * 10 * 1024 * (10 * 768 * 2 + 12 * 4));
+  EXPECT_EQ(text,
+            "gradients, by ZeRO-Offload's formula: 248879616 down, 0 up\n"
+            "parameters, by ZeRO-Offload's formula: 0 down, 31109952 up\n"
+            "their padding: " +
+                std::to_string(4 * 4 * kPadding / 8) + " down, " +
+                std::to_string(2 * kPadding / 8) +
+                " up\n"
+                "the step's state, for the update: 56 down, 0 up\n"
+                "squares of the gradient, by owner: 0 down, 64 up\n"
+                "activation checkpoints: " +
+                checkpoints + " down, " + checkpoints +
+                " up\n"
+                "batches: 0 down, 32800 up\n"
+                "results: the loss and the step's state: 64 down, 0 up\n");
 }
 
 TEST(MemoryNotes, NameTheTypeOfGradientsInMixedPrecision) {

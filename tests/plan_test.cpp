@@ -282,6 +282,14 @@ void ExpectPlannedTraffic(const TrainSettings& settings) {
     EXPECT_EQ(rank.step_copies.from_host, expected.FromHost());
     EXPECT_EQ(rank.step_copies.to_host, expected.ToHost());
   }
+  CopiedBytes copied;
+  for (const CopiedPart& part : plan.copies) {
+    EXPECT_GE(part.bytes.to_host, 0) << part.what;
+    EXPECT_GE(part.bytes.from_host, 0) << part.what;
+    copied.to_host += part.bytes.to_host;
+    copied.from_host += part.bytes.from_host;
+  }
+  EXPECT_EQ(copied, plan.ranks[0].step_copies);
   // The paper's figure, and every difference to it by name: together exactly what is predicted.
   std::array<int64_t, kCollectives> explained = plan.paper_bytes;
   for (const TrafficDifference& difference : plan.differences) {

@@ -186,10 +186,10 @@ TEST(Resolve, ReadsWhatIsCheckpointedAndOffloaded) {
   EXPECT_TRUE(Resolve({"--offload=optimizer"})->settings.offload_optimizer);
   for (const char* both : {"--offload=optimizer,activations", "--offload=activations,optimizer"}) {
     const ResolvedTrain resolved =
-        Resolve({both, "--activation_checkpointing=full", "--logits_bytes=1"}).value();
+        Resolve({both, "--activation_checkpointing=full", "--logits_bytes=1KiB"}).value();
     EXPECT_TRUE(resolved.settings.offload_optimizer && resolved.settings.offload_activations);
     EXPECT_EQ(resolved.settings.activation_checkpointing, ActivationCheckpointing::kFull);
-    EXPECT_EQ(resolved.settings.logits_bytes, 1);
+    EXPECT_EQ(resolved.settings.logits_bytes, 1024);
     EXPECT_EQ(Found(resolved, "offload"), Is("optimizer,activations", "flag"));
   }
   const TrainSettings selective =
@@ -213,6 +213,33 @@ TEST(Resolve, RefusesWhatCannotBeCheckpointedOrOffloaded) {
                                          " with --activation_checkpointing=none"),
                                HasSubstr("--activation_checkpointing=selective or full too")));
   }
+}
+
+TEST(Resolve, RefusesABudgetBelowOneRowOfLogits) {
+  const std::string fp32 = "--logits_bytes=" + std::to_string(4 * 50257);
+  const std::string bf16 = "--logits_bytes=" + std::to_string(2 * 50257);
+  EXPECT_EQ(ErrorOf({"--model=gpt2", fp32}), "");
+  EXPECT_EQ(ErrorOf({"--model=gpt2", "--dtype=bf16", bf16}), "");
+  EXPECT_THAT(ErrorOf({"--model=gpt2", bf16}),
+              testing::AllOf(HasSubstr("50257 vocab_size x 4 bytes"), HasSubstr("found 100514"),
+                             HasSubstr("--logits_bytes=201028 would do")));
+  EXPECT_THAT(ErrorOf({"--model=gpt2", "--dtype=bf16", "--logits_bytes=100513"}),
+              HasSubstr("--logits_bytes=100514 would do"));
+}
+
+TEST(Resolve, RefusesMoreRowsThanKernelsNumber) {
+  const std::vector<std::string> small = {"--n_layer=1",      "--n_head=1",      "--n_embd=1",
+                                          "--vocab_size=256", "--seq_len=65536", "--devices=1"};
+  const auto error = [&](const std::string& micro_batch) {
+    std::vector<std::string> flags = small;
+    flags.push_back("--micro_batch=" + micro_batch);
+    return ErrorOf(flags);
+  };
+  EXPECT_EQ(error("32767"), "");
+  EXPECT_THAT(error("32768"),
+              testing::AllOf(HasSubstr("--micro_batch=32768 with --seq_len=65536"),
+                             HasSubstr("fewer than 2^31 tokens in a micro-batch, found 2147483648"),
+                             HasSubstr("lower --micro_batch")));
 }
 
 TEST(Resolve, NeedsDataUnlessNothingIsTrained) {

@@ -264,6 +264,13 @@ TEST(CommunicationText, HasTheFixedShape) {
                                            "from_host":{"bytes":60,"predicted_bytes":6}})"));
 }
 
+TEST(RunFolder, NeedsRoomForTheModelInItsType) {
+  RunPlan plan{.parameters = 1000};
+  EXPECT_EQ(RunFolder::RoomFor(plan), 4 * 1000 + (1 << 20));
+  plan.types = {DType::kBFloat16, DType::kFloat32};
+  EXPECT_EQ(RunFolder::RoomFor(plan), 2 * 1000 + (1 << 20));
+}
+
 TEST(RunFolder, RefusesAPlaceWithoutRoomForTheModel) {
   EXPECT_TRUE(RunFolder::CheckRoom(testing::TempDir() + "/absent/run", 1).ok());
   const absl::Status status =

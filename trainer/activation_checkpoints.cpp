@@ -5,11 +5,6 @@
 #include <utility>
 
 namespace zerobox {
-namespace {
-
-constexpr int kOffloadSlots = 2;
-
-}  // namespace
 
 int64_t ElementsOf(BlockTensor tensor, const ModelConfig& model, int64_t tokens) {
   const BlockTensorSpec& spec = kBlockTensorSpecs[tensor];

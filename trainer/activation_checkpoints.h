@@ -67,6 +67,9 @@ int64_t ElementsOf(BlockTensor tensor, const ModelConfig& model, int64_t tokens)
 // Whether it is part of a block's checkpoint; without checkpointing there is none.
 bool InCheckpoint(ActivationCheckpointing mode, BlockTensor tensor);
 
+// Blocks whose checkpoints are on the device where checkpoints are offloaded.
+inline constexpr int kOffloadSlots = 2;
+
 // The checkpoints of the one micro-batch in flight. Without offload every block has a slot in
 // device memory. With it (P_a+cpu of ZeRO, arXiv:1910.02054, section 6.1) there are two, which
 // blocks take in turn: a checkpoint goes down to host memory once it is written, and comes back one

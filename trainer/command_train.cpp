@@ -167,8 +167,7 @@ class TrainCommand {
 
   int Train() {
     // Where there is no room for the model now, there will be none when it is trained.
-    absl::Status status = RunFolder::CheckRoom(
-        settings().out, plan_.parameters * SizeOf(DType::kFloat32) + (int64_t{1} << 20));
+    absl::Status status = RunFolder::CheckRoom(settings().out, RunFolder::RoomFor(plan_));
     if (status.ok()) status = MakeFolder();
     if (!status.ok()) {
       screen_.LogTo([](std::string_view) {});

@@ -110,8 +110,8 @@ std::vector<Candidate> Candidates(const ResolvedTrain& resolved) {
               other.grad_accum_dtype = AutoGradAccumDType(other.dtype, other.grad_accum);
             }
             std::vector<std::string> flags = ChangedFlags(settings, other);
-            if (flags.empty()) continue;  // what was asked for
-            // Fewer changes are better.
+            if (flags.empty()) continue;  // the run as asked for, which is what does not fit
+            // Each change of a flag weighs as much as 3% of a step.
             const int cost = Cost(other, halvings) + 3 * static_cast<int>(flags.size());
             candidates.push_back({other, std::move(flags), cost});
           }

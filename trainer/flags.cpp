@@ -124,7 +124,7 @@ ZEROBOX_FLAG(std::string, offload, "none",
              .placeholder = "none|optimizer|activations|optimizer,activations");
 ZEROBOX_FLAG(zerobox::Bytes, logits_bytes, {int64_t{64} << 20},
              "The most that the head's logits take at a time; it computes a chunk of rows after "
-             "the other, at least one.",
+             "the other. One row is the least.",
              .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand, .placeholder = "SIZE",
              .range = {.min = 1, .max = 0x1p40});
 

@@ -9,6 +9,7 @@
 #ifndef ZEROBOX_TRAINER_GPT_H_
 #define ZEROBOX_TRAINER_GPT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -56,6 +57,11 @@ struct InitialValue {
   float constant = 0;
 };
 InitialValue InitialValueOf(const ModelConfig& config, ParameterId parameter);
+
+// Rows of logits that the head takes at a time: what the budget holds, at least one, of `rows`.
+inline int64_t RowsOfLogits(int64_t logits_bytes, int64_t vocabulary, DType dtype, int64_t rows) {
+  return std::clamp<int64_t>(logits_bytes / (vocabulary * SizeOf(dtype)), 1, rows);
+}
 
 // What a micro-batch reads, in device memory.
 struct Batch {

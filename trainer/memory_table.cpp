@@ -26,7 +26,7 @@ OffloadBytes PlacedStatesAt(int stage, const TrainSettings& settings, const RunP
                           settings.grad_accum, WidthsOf(settings.types()));
 }
 
-// With its type, where a run has several.
+// With its type, where a run has several and the category one. (Activations have fp32 statistics.)
 std::string CategoryName(Category category, const StateTypes& types) {
   const std::string name = Spaced(Name(category));
   const auto typed = [&](DType dtype) {
@@ -35,7 +35,6 @@ std::string CategoryName(Category category, const StateTypes& types) {
   if (!types.mixed()) return name;
   switch (category) {
     case Category::kParameters:
-    case Category::kActivations:
       return typed(types.parameters);
     case Category::kGradients:
       return typed(types.gradients);

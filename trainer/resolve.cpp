@@ -266,6 +266,14 @@ absl::Status ResolveMemory(Resolver& resolver, TrainSettings& settings) {
         "--activation_checkpointing=selective or full too, or take activations out of --offload"));
   }
   settings.logits_bytes = resolver.ZEROBOX_TAKE(logits_bytes).value;
+  const int64_t row = settings.model.vocab_size * SizeOf(settings.dtype);
+  if (settings.logits_bytes < row) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--logits_bytes=", settings.logits_bytes,
+        ": wanted room for the logits of one token at least, ", settings.model.vocab_size,
+        " vocab_size x ", SizeOf(settings.dtype), " bytes in ", std::string(Name(settings.dtype)),
+        ", found ", settings.logits_bytes, " bytes; --logits_bytes=", row, " would do"));
+  }
   return absl::OkStatus();
 }
 
@@ -277,6 +285,13 @@ absl::Status CheckSizes(const TrainSettings& settings) {
         " --seq_len=", model.seq_len, " --vocab_size=", model.vocab_size,
         " --micro_batch=", settings.micro_batch, " would need about ", bytes,
         " bytes: wanted a run that fits a machine (below 1e16 bytes); make some of them smaller"));
+  }
+  // Kernels number the rows of a micro-batch in 32 bits.
+  if (const int64_t rows = settings.micro_batch * settings.model.seq_len; rows >> 31 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--micro_batch=", settings.micro_batch, " with --seq_len=", settings.model.seq_len,
+        ": wanted fewer than 2^31 tokens in a micro-batch, found ", rows,
+        "; lower --micro_batch (and raise --grad_accum) or --seq_len"));
   }
   const double tokens = static_cast<double>(settings.steps) *
                         static_cast<double>(settings.global_batch()) *

@@ -38,11 +38,17 @@ struct RankPlan {
 };
 int64_t ReservedBytes(const RegionBytes& regions);
 
+// A named part of what a step copies.
+struct CopiedPart {
+  std::string what;  // "batches"
+  CopiedBytes bytes;
+};
+
 // A named part of a category, for the explanation below the memory table.
 struct MemoryNote {
   Category category;
-  std::string what;  // "gradient of the ends (token and position embedding, final norm), whole"
-  int64_t bytes;
+  std::string what;   // "gradient of the ends (token and position embedding, final norm), whole"
+  int64_t bytes;      // or another number, where `what` begins with its unit
   bool host = false;  // of the device's host side
 };
 
@@ -54,6 +60,7 @@ struct RunPlan {
   std::array<int64_t, kCollectives> paper_bytes{};  // per rank and step, from zero/formulas
   std::vector<TrafficDifference> differences;
   CopiedBytes paper_copies;  // of an offloaded optimizer, per rank and step, from zero/formulas
+  std::vector<CopiedPart> copies;  // sum to what is copied in a step
   std::vector<MemoryNote> notes;
   std::vector<Visit> program;
 };

@@ -16,6 +16,7 @@ trainer_sources := \
   trainer/memory_table.cpp \
   trainer/model_file.cpp \
   trainer/plan.cpp \
+  trainer/plan_parts.cpp \
   trainer/replica.cpp \
   trainer/resolve.cpp \
   trainer/run_folder.cpp \

@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int kMostFoldersOfOneSecond = 1000;
+constexpr int64_t kLogBytes = int64_t{1} << 20;
 
 // NaN and infinities become null; other numbers read back exactly. Bytes that are not UTF-8, in
 // file names, are replaced rather than refused.
@@ -145,6 +146,10 @@ absl::Status RunFolder::Check(const std::string& out) {
                      " is not writable; choose another place"));
   }
   return absl::OkStatus();
+}
+
+int64_t RunFolder::RoomFor(const RunPlan& plan) {
+  return plan.parameters * SizeOf(plan.types.parameters) + kLogBytes;
 }
 
 absl::Status RunFolder::CheckRoom(const std::string& out, int64_t bytes) {

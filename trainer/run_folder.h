@@ -36,6 +36,8 @@ class RunFolder {
   // Whether `out` can become a run folder: absent below a writable folder, or an empty, writable
   // folder. Creates nothing.
   static absl::Status Check(const std::string& out);
+  // What a run of this plan writes at most: its model, and logs.
+  static int64_t RoomFor(const RunPlan& plan);
   // Whether the file system of `out` (of runs/ when it is empty) has room for `bytes`.
   static absl::Status CheckRoom(const std::string& out, int64_t bytes);
 

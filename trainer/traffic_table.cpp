@@ -100,13 +100,26 @@ std::string TrafficDifferences(const RunPlan& plan, const Style& style) {
              : "  Predicted is more (+) or less (-) than the paper's formula because of\n" + text;
 }
 
-// Why copies are more than ZeRO-Offload's formula says.
-std::string CopyNote(const RunPlan& plan) {
-  if (plan.paper_copies == CopiedBytes{}) return "";
-  return Lines(" ",
-               "ZeRO-Offload's formula for copies has gradients and parameters alone; padding, "
-               "batches, results and checkpoints come on top",
-               2);
+// What is copied, and what nobody explained.
+std::string CopyParts(const RunPlan& plan, const Style& style) {
+  std::string text;
+  const auto parts = [&](const char* name, int64_t CopiedBytes::*way) {
+    const auto row = [&](int64_t bytes, const std::string& what) {
+      if (bytes == 0) return;
+      text +=
+          Lines(absl::StrCat("  ", Left(name, 16), Right(WithCommas(bytes), 15), " "), what, 36);
+      name = "";
+    };
+    int64_t unexplained = plan.ranks[0].step_copies.*way;
+    for (const CopiedPart& part : plan.copies) {
+      unexplained -= part.bytes.*way;
+      row(part.bytes.*way, part.what);
+    }
+    row(unexplained, style.Red("unexplained"));
+  };
+  parts("to host", &CopiedBytes::to_host);
+  parts("from host", &CopiedBytes::from_host);
+  return text.empty() ? "" : "  Copied are\n" + text;
 }
 
 template <typename Rank>
@@ -124,7 +137,7 @@ std::string TrafficTable(const RunPlan& plan, const std::vector<RankResult>& mea
     return absl::StrCat(TableTitle("Traffic in one step, in bytes", style),
                         "  One device has nobody to send to.\n", TrafficTitles(known),
                         CopyRows(plan, plan.ranks[0], known ? &measured[0] : nullptr, style),
-                        CopyNote(plan));
+                        CopyParts(plan, style));
   }
   const std::vector<RankGroup> groups = GroupRanks(ranks, [&](size_t a, size_t b) {
     return SameTraffic(plan.ranks[a], plan.ranks[b]) &&
@@ -146,7 +159,7 @@ std::string TrafficTable(const RunPlan& plan, const std::vector<RankResult>& mea
     }
     table += TrafficBlock(plan, plan.ranks[rank], known ? &measured[rank] : nullptr, style);
   }
-  return table + TrafficDifferences(plan, style) + CopyNote(plan);
+  return table + TrafficDifferences(plan, style) + CopyParts(plan, style);
 }
 
 }  // namespace zerobox

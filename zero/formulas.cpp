@@ -7,6 +7,12 @@ namespace {
 
 constexpr int64_t kMasterAndMoments = 12;  // fp32: master weights, m and v
 
+// bytes x elements x numerator / denominator. The denominator need not divide the elements, so it
+// is multiplied first, in 128 bits.
+int64_t Part(int64_t bytes, int64_t elements, int64_t numerator, int64_t denominator) {
+  return static_cast<int64_t>(static_cast<__int128_t>(bytes) * elements * numerator / denominator);
+}
+
 }  // namespace
 
 StateWidths WidthsOf(StateTypes types) {
@@ -17,7 +23,7 @@ StateWidths WidthsOf(StateTypes types) {
 
 ModelStateBytes ModelStates(int stage, int64_t elements, int64_t ranks, const StateWidths& widths) {
   const auto kept = [&](int64_t width, int sharded_from_stage) {
-    return width * (stage >= sharded_from_stage ? elements / ranks : elements);
+    return Part(width, elements, 1, stage >= sharded_from_stage ? ranks : 1);
   };
   return {.parameters = kept(widths.parameters, 3),
           .gradients = kept(widths.gradients, 2),
@@ -26,10 +32,8 @@ ModelStateBytes ModelStates(int stage, int64_t elements, int64_t ranks, const St
 
 std::array<int64_t, kCollectives> StepTraffic(int stage, int64_t elements, int64_t ranks,
                                               int64_t micro_batches, const StateWidths& widths) {
-  // elements need not be divisible by N: multiply first.
   const auto sent = [&](int64_t times, int64_t width) {
-    return static_cast<int64_t>(static_cast<__int128_t>(times) * width * elements * (ranks - 1) /
-                                ranks);
+    return Part(times * width, elements, ranks - 1, ranks);
   };
   std::array<int64_t, kCollectives> bytes{};
   int64_t& all_gather = bytes[static_cast<int>(Collective::kAllGather)];
@@ -58,16 +62,16 @@ std::array<int64_t, kCollectives> StepTraffic(int stage, int64_t elements, int64
 OffloadBytes OptimizerOffload(int stage, int64_t elements, int64_t ranks, int64_t micro_batches,
                               const StateWidths& widths) {
   if (ranks == 1) stage = 0;
-  const int64_t owned = stage >= 1 ? elements / ranks : elements;
+  const int64_t owners = stage >= 1 ? ranks : 1;
+  const auto owned = [&](int64_t width) { return Part(width, elements, 1, owners); };
   const bool shards_gradients = stage >= 2;
   OffloadBytes bytes;
   bytes.device = ModelStates(stage, elements, ranks, widths);
   bytes.device.optimizer_states = 0;
   if (shards_gradients) bytes.device.gradients = 0;
-  bytes.host = {.gradients = widths.gradients * owned,
-                .optimizer_states = kMasterAndMoments * owned};
-  bytes.to_host = widths.gradients * owned * (shards_gradients ? micro_batches : 1);
-  bytes.from_host = widths.parameters * owned;
+  bytes.host = {.gradients = owned(widths.gradients), .optimizer_states = owned(kMasterAndMoments)};
+  bytes.to_host = owned(widths.gradients * (shards_gradients ? micro_batches : 1));
+  bytes.from_host = owned(widths.parameters);
   return bytes;
 }
 

@@ -139,7 +139,7 @@ absl::StatusOr<Buffer> MemoryPool::Allocate(Region region, Category category, DT
         "no room for \"", View(label), "\" (", View(Name(category)), "): wanted ", elements, " ",
         View(Name(dtype)), " elements, ", bytes, " bytes, in the ", View(Name(region)),
         " region; found ", LargestHole(region), " bytes free in one piece of ", capacity_[r],
-        ". Reserve more device memory for it, or use less"));
+        ". Reserve more memory for it, or use less"));
   }
   blocks_.emplace(address, Block{region, category, bytes});
   high_water_[r] = std::max(high_water_[r], offset + bytes);
