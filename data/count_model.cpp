@@ -25,6 +25,7 @@ namespace {
 
 constexpr int kMaxContext = 2;
 constexpr int64_t kMaxCounts = int64_t{1} << 24;
+constexpr int64_t kMaxFitted = int64_t{1} << 17;  // sequences; each is a read from the file
 
 // The counts of one length of context. A context is a number: its tokens as digits to base V.
 class Counts {
@@ -137,8 +138,10 @@ absl::StatusOr<double> CountModelLoss(const Dataset& dataset, int64_t sequence_l
     status.Update(CheckTokens(targets, vocabulary));
     return status;
   };
-  // The first epoch holds each training sequence once.
-  for (int64_t position = 0; position < dataset.train_sequences(); ++position) {
+  // The first epoch holds each training sequence once, in random order: a part of it is a sample.
+  const int64_t sequences = std::min(
+      {dataset.train_sequences(), kMaxFitted, std::max<int64_t>(1, kMaxCounts / sequence_length)});
+  for (int64_t position = 0; position < sequences; ++position) {
     dataset.Train(position, inputs, targets);
     if (absl::Status status = check(); !status.ok()) return status;
     model.Fit(inputs, targets);

@@ -142,5 +142,34 @@ TEST(CountModel, RefusesWhatItCannotCount) {
   EXPECT_EQ(CountModelLoss(dataset, 4, 4, 1, kFirst).status().code(), absl::StatusCode::kDataLoss);
 }
 
+// Counts how often it is asked for a training sequence.
+class EndlessDataset final : public Dataset {
+ public:
+  int64_t train_tokens() const override { return train_sequences(); }
+  int64_t train_sequences() const override { return int64_t{1} << 40; }
+  int64_t validation_sequences() const override { return 1; }
+  void Train(int64_t position, std::span<int32_t> inputs,
+             std::span<int32_t> targets) const override {
+    ++reads;
+    inputs[0] = static_cast<int32_t>(position % 2);
+    targets[0] = 1 - inputs[0];
+  }
+  int64_t TrainTargets(int64_t) const override { return 1; }
+  int64_t Epoch(int64_t) const override { return 0; }
+  int64_t TrainSequence(int64_t position) const override { return position; }
+  void Validation(int64_t, std::span<int32_t> inputs, std::span<int32_t> targets) const override {
+    inputs[0] = 0;
+    targets[0] = 1;
+  }
+  void IgnoreTargets(std::function<bool(int64_t, int64_t)>) override {}
+  mutable int64_t reads = 0;
+};
+
+TEST(CountModel, IsFittedOnAPartOfALargeCorpus) {
+  const EndlessDataset dataset;
+  EXPECT_TRUE(Loss(dataset, 1, 2, 1) < 0.01);
+  EXPECT_EQ(dataset.reads, 131'072);
+}
+
 }  // namespace
 }  // namespace zerobox

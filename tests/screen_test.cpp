@@ -120,8 +120,10 @@ TEST(Screen, GoesOnWhenItsReaderWentAway) {
   std::string log;
   Screen screen({.out = out.writer(), .err = err.writer()});
   screen.LogTo([&](std::string_view text) { log += text; });
+  EXPECT_TRUE(screen.out_open());
   out.CloseReader();
   screen.Print("one\n");
+  EXPECT_FALSE(screen.out_open());  // what only writes there may stop
   screen.Print("two\n");
   EXPECT_TRUE(screen.out_ok());
   EXPECT_EQ(log, "one\ntwo\n");

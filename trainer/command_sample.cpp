@@ -25,7 +25,7 @@ class Writer {
   bool Write(std::string_view text) {
     pending_.append(text);
     if (!terminal_ || text.find_first_of(" \n") != text.npos) Flush();
-    return screen_.out_ok() && StopSignal() == 0;
+    return screen_.out_open() && StopSignal() == 0;
   }
   void Flush() {
     screen_.Print(terminal_ ? Printable(pending_) : pending_);

@@ -51,6 +51,8 @@ class Screen {
   Style err_style() const { return {.color = options_.color && options_.err_terminal}; }
   // False once stdout could not be written, other than because its reader went away.
   bool out_ok() const { return out_ok_; }
+  // False once nothing that is printed arrives, for whatever reason.
+  bool out_open() const { return out_open_; }
 
  private:
   void ClearBar();
