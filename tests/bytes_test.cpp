@@ -67,6 +67,7 @@ SmallRun RunAndCompare(const TrainSettings& settings) {
     EXPECT_EQ(measured.step_copies.to_host, expected.ToHost());
     EXPECT_EQ(measured.step_copies.to_host, plan.step_copies.to_host);
     EXPECT_EQ(measured.poisoned_bytes, 0);
+    EXPECT_EQ(measured.host_poisoned_bytes, 0);
   }
   return run;
 }
@@ -305,6 +306,7 @@ TEST(Poison, InAllFreshMemoryChangesNoBit) {
           for (int r = 0; r < devices; ++r) {
             const RankResult& rank = run.result.ranks[r];
             EXPECT_EQ(rank.poisoned_bytes, allocated.bytes(r));
+            EXPECT_EQ(rank.host_poisoned_bytes, 0);  // nothing is offloaded
             EXPECT_GE(rank.poisoned_bytes,
                       Sum(expected.Persistent()) +
                           settings.steps * micro_batches * expected.ForwardActivations());

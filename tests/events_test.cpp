@@ -31,33 +31,48 @@
 namespace zerobox {
 namespace {
 
-enum class Offload { kNothing, kOptimizer, kActivations };
+enum class Offload { kNothing, kOptimizer, kActivations, kBoth };
 
 // What is trained; all kinds of runs.
 struct Kind {
   int stage;
   Offload offload;
+  ActivationCheckpointing checkpointing = ActivationCheckpointing::kSelective;  // where they leave
+  int threads = 1;  // of a device, and of its host side
 };
 const std::vector<Kind>& Kinds() {
-  static const std::vector<Kind> kinds = {{0, Offload::kNothing},     {1, Offload::kNothing},
-                                          {2, Offload::kNothing},     {3, Offload::kNothing},
-                                          {0, Offload::kOptimizer},   {1, Offload::kOptimizer},
-                                          {2, Offload::kOptimizer},   {3, Offload::kOptimizer},
-                                          {0, Offload::kActivations}, {3, Offload::kActivations}};
+  static const std::vector<Kind> kinds = {
+      {0, Offload::kNothing},
+      {1, Offload::kNothing},
+      {2, Offload::kNothing},
+      {3, Offload::kNothing},
+      {0, Offload::kOptimizer},
+      {1, Offload::kOptimizer},
+      {2, Offload::kOptimizer},
+      {3, Offload::kOptimizer},
+      {0, Offload::kActivations},
+      {3, Offload::kActivations},
+      {0, Offload::kActivations, ActivationCheckpointing::kFull},
+      {3, Offload::kBoth},
+      {2, Offload::kBoth, ActivationCheckpointing::kFull, /*threads=*/2}};
   return kinds;
 }
 
 std::string NameOf(const Kind& kind) {
-  const char* offload = kind.offload == Offload::kOptimizer     ? "_optimizer"
-                        : kind.offload == Offload::kActivations ? "_activations"
-                                                                : "";
-  return "Stage" + std::to_string(kind.stage) + offload;
+  std::string name = "Stage" + std::to_string(kind.stage);
+  if (kind.offload == Offload::kOptimizer) name += "_optimizer";
+  if (kind.offload == Offload::kActivations) name += "_activations";
+  if (kind.offload == Offload::kBoth) name += "_both";
+  if (kind.checkpointing == ActivationCheckpointing::kFull) name += "_full";
+  if (kind.threads > 1) name += "_threads";
+  return name;
 }
 
 struct Edge {
   std::string name;
   std::vector<int> stages;  // that use it
-  std::vector<Offload> offloads = {Offload::kNothing, Offload::kOptimizer, Offload::kActivations};
+  std::vector<Offload> offloads = {Offload::kNothing, Offload::kOptimizer, Offload::kActivations,
+                                   Offload::kBoth};
   std::vector<Offload> covered = {};  // where other edges happen to order as much
   bool IsCoveredIn(const Kind& kind) const {
     return std::count(covered.begin(), covered.end(), kind.offload) > 0;
@@ -71,11 +86,10 @@ struct Edge {
 // Every edge of a run, as drop_wait names it.
 const std::vector<Edge>& Edges() {
   static const std::vector<int> all = {0, 1, 2, 3};
-  static const std::vector<Offload> anything = {Offload::kNothing, Offload::kOptimizer,
-                                                Offload::kActivations};
+  static const std::vector<Offload> anything = Edge{}.offloads;
   static const std::vector<Offload> on_device = {Offload::kNothing, Offload::kActivations};
-  static const std::vector<Offload> optimizer = {Offload::kOptimizer};
-  static const std::vector<Offload> activations = {Offload::kActivations};
+  static const std::vector<Offload> optimizer = {Offload::kOptimizer, Offload::kBoth};
+  static const std::vector<Offload> activations = {Offload::kActivations, Offload::kBoth};
   static const std::vector<Edge> edges = {
       // zero/
       {"bucket full -> communication", all},
@@ -125,11 +139,14 @@ TrainSettings EventSettings(const Kind& kind) {
   settings.eval_interval = 2;
   settings.eval_batches = 1;
   if (kind.offload != Offload::kNothing) settings.dtype = DType::kBFloat16;
-  settings.offload_optimizer = kind.offload == Offload::kOptimizer;
-  if (kind.offload == Offload::kActivations) {
+  settings.threads = kind.threads * settings.devices;
+  settings.offload_optimizer =
+      kind.offload == Offload::kOptimizer || kind.offload == Offload::kBoth;
+  settings.offload_activations =
+      kind.offload == Offload::kActivations || kind.offload == Offload::kBoth;
+  if (settings.offload_activations) {
     settings.model.n_layer = 4;
-    settings.activation_checkpointing = ActivationCheckpointing::kSelective;
-    settings.offload_activations = true;
+    settings.activation_checkpointing = kind.checkpointing;
   }
   return settings;
 }
@@ -190,6 +207,7 @@ void RunRanks(const Kind& kind, const std::string& drop_wait, Recorder* recorder
     auto device = HostDevice::Make({.rank = rank,
                                     .regions = plan->ranks[rank].regions,
                                     .host_regions = plan->ranks[rank].host_regions,
+                                    .threads = kind.threads,
                                     .recorder = rank == 0 ? recorder : nullptr,
                                     .threaded_compute = true,
                                     .drop_wait = drop_wait},
@@ -320,6 +338,7 @@ std::vector<uint64_t> Bits(const RunResult& result) {
 TEST_P(Events, LetAComputeThreadTrainToTheSameBits) {
   TrainSettings settings = EventSettings(GetParam());
   settings.devices = 3;
+  settings.threads = GetParam().threads * settings.devices;
   settings.steps = 6;
   for (const int64_t bucket_bytes : {int64_t{1}, int64_t{25} << 20}) {
     settings.bucket_bytes = bucket_bytes;
@@ -378,10 +397,10 @@ std::vector<Drop> Drops() {
   for (const Edge& edge : Edges()) {
     for (const Kind& kind : Kinds()) {
       if (!edge.IsIn(kind)) continue;
-      // What all stages do alike is tried at the first and the last, and what all offloads do alike
-      // without any.
+      // What all stages do alike is tried at the first and the last, what several offloads do alike
+      // with the first of them, and nothing on several threads.
       if (edge.stages.size() == 4 && kind.stage != 0 && kind.stage != 3) continue;
-      if (edge.offloads.size() > 1 && kind.offload != Offload::kNothing) continue;
+      if (kind.offload != edge.offloads.front() || kind.threads > 1) continue;
       drops.push_back({edge.name, kind});
     }
   }

@@ -57,27 +57,40 @@ struct Case {
   int stage;
   bool evaluates;
   bool threaded_compute;
+  // Optimizer and checkpoints on the host side, in mixed precision, of three blocks: one leaves.
+  bool offload = false;
 };
 
 // The phases of that run, and the collective calls of each. Two blocks and the ends are one bucket
 // each. Stage 0 all-reduces them; 1 and 2 reduce-scatter them and sum the squares, and gather what
-// a step has made stale once, when it is read next; 3 gathers the ends and the first block twice.
+// a step has made stale once, when it is read next; 3 gathers the ends and all blocks but the last
+// twice.
 struct Phase {
   std::string name;
   int64_t calls;
 };
 std::vector<Phase> PhasesOf(const Case& c) {
   const bool lazy = c.stage == 1 || c.stage == 2;
-  const int64_t step = c.stage == 0 ? 3 : c.stage == 3 ? 9 : 4;
-  std::vector<Phase> phases = {{"step 1", step}, {"step 2", lazy ? step + 3 : step}};
-  if (c.evaluates) phases.push_back({"evaluation after step 2", lazy ? 3 : c.stage == 3 ? 4 : 0});
-  phases.push_back({"saving the model", c.stage == 3 || (lazy && !c.evaluates) ? 3 : 0});
+  const int64_t units = c.offload ? 4 : 3;  // reduced, or gathered, once
+  const int64_t step = c.stage == 0 ? units : c.stage == 3 ? 3 * units : units + 1;
+  std::vector<Phase> phases = {{"step 1", step}, {"step 2", lazy ? step + units : step}};
+  if (c.evaluates) {
+    phases.push_back({"evaluation after step 2", lazy ? units : c.stage == 3 ? units + 1 : 0});
+  }
+  phases.push_back({"saving the model", c.stage == 3 || (lazy && !c.evaluates) ? units : 0});
   return phases;
 }
 
 TrainSettings SettingsOf(const Case& c) {
   TrainSettings settings = FailureSettings(c.stage);
   if (!c.evaluates) settings.eval_interval = 0;
+  if (c.offload) {
+    settings.model.n_layer = 3;
+    settings.dtype = DType::kBFloat16;
+    settings.activation_checkpointing = ActivationCheckpointing::kFull;
+    settings.offload_activations = true;
+    settings.offload_optimizer = true;
+  }
   return settings;
 }
 
@@ -190,12 +203,16 @@ std::vector<Case> Cases() {
     cases.push_back({stage, /*evaluates=*/true, /*threaded_compute=*/false});
     cases.push_back({stage, /*evaluates=*/false, /*threaded_compute=*/true});
   }
+  for (const int stage : {0, 2, 3}) {
+    cases.push_back({stage, /*evaluates=*/false, /*threaded_compute=*/true, /*offload=*/true});
+  }
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, Failure, testing::ValuesIn(Cases()), [](const auto& info) {
   return "Stage" + std::to_string(info.param.stage) +
-         (info.param.threaded_compute ? "ThreadedCompute" : "");
+         (info.param.threaded_compute ? "ThreadedCompute" : "") +
+         (info.param.offload ? "Offload" : "");
 });
 
 TEST(FailureInSetUp, OfADeviceIsTheRunsFailure) {

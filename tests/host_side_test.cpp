@@ -17,7 +17,7 @@ namespace {
 
 std::unique_ptr<HostDevice> MakeDevice(Abort& abort, bool poison = false) {
   auto device = HostDevice::Make(
-      {.regions = {1024}, .host_regions = {1 << 20}, .threads = 2, .poison = poison}, abort);
+      {.regions = {1024}, .host_regions = {1 << 20}, .host_threads = 2, .poison = poison}, abort);
   EXPECT_TRUE(device.ok()) << device.status();
   return *std::move(device);
 }

@@ -51,7 +51,8 @@ ModelGradient ComputeModelGradient(TrainSettings settings, const std::vector<Arr
   Stage0 zero(*device, alone, layout, settings.types());
   OptimizerStates states(*device, layout, zero.Owned(), settings.types(), OptimizerSettings{});
   zero.AllocateParameters();
-  zero.AllocateGradients(states);
+  const StepProgram program = TrainingProgram(settings.model.n_layer);
+  zero.PrepareTraining(states, program);
   const auto count = static_cast<ParameterId>(weights.size());
   for (ParameterId id = 0; id < count; ++id) {
     const Held held = zero.Parameters(layout.bucket(layout.BucketOf(id)));
@@ -66,7 +67,6 @@ ModelGradient ComputeModelGradient(TrainSettings settings, const std::vector<Arr
 
   settings.micro_batch = sequences;
   Gpt model(*device, layout, settings);
-  const StepProgram program = TrainingProgram(settings.model.n_layer);
   const auto last = static_cast<int64_t>(micro_batches.size()) - 1;
   for (int64_t i = 0; i <= last; ++i) {
     *feed.Next() = micro_batches[i];

@@ -144,10 +144,12 @@ struct GradientCase {
   std::string fixture;
   StateTypes types;
   int64_t micro_batches;
+  int64_t chunks = 1;  // of a micro-batch's logits
 };
 void PrintTo(const GradientCase& c, std::ostream* os) {
   *os << c.fixture << "_" << Name(c.types.parameters) << (c.types.mixed() ? "_gradients_" : "")
       << (c.types.mixed() ? Name(c.types.gradients) : "") << "_in_" << c.micro_batches;
+  if (c.chunks > 1) *os << "_in_" << c.chunks << "_chunks";
 }
 
 class PyTorchGradient : public testing::TestWithParam<GradientCase> {};
@@ -169,7 +171,7 @@ std::vector<HostBatch> FirstBatch(const Fixture& fixture, int64_t micro_batches)
 }
 
 TEST_P(PyTorchGradient, OfEveryParameterIsThatOfPyTorchInFp32) {
-  const auto& [name, types, micro_batches] = GetParam();
+  const auto& [name, types, micro_batches, chunks] = GetParam();
   const bool fp32 = !types.mixed();
   const double tolerance = fp32 ? 1e-5 : 2e-2;
   const Fixture fixture(name);
@@ -186,6 +188,11 @@ TEST_P(PyTorchGradient, OfEveryParameterIsThatOfPyTorchInFp32) {
   settings.model = fixture.model();
   settings.dtype = types.parameters;
   settings.grad_accum_dtype = types.gradients;
+  if (chunks > 1) {
+    const int64_t rows = fixture.global_batch() / micro_batches * settings.model.seq_len;
+    settings.logits_bytes =
+        (rows + chunks - 1) / chunks * settings.model.vocab_size * SizeOf(settings.dtype);
+  }
   const ModelGradient ours = ComputeModelGradient(
       settings, weights, FirstBatch(fixture, micro_batches), 1 / static_cast<float>(targets));
 
@@ -209,16 +216,16 @@ TEST_P(PyTorchGradient, OfEveryParameterIsThatOfPyTorchInFp32) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, PyTorchGradient,
-                         testing::Values(GradientCase{"odd_shapes", kFp32, 1},
-                                         GradientCase{"odd_shapes", kFp32, 3},
-                                         GradientCase{"odd_shapes", kFp32, 6},
-                                         GradientCase{"width_64", kFp32, 1},
-                                         GradientCase{"odd_shapes", kBf16, 1},
-                                         GradientCase{"odd_shapes", kBf16WithFp32Gradients, 3},
-                                         GradientCase{"width_64", kBf16, 1},
-                                         GradientCase{"width_64", kBf16WithFp32Gradients, 1}),
-                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(
+    , PyTorchGradient,
+    testing::Values(GradientCase{"odd_shapes", kFp32, 1}, GradientCase{"odd_shapes", kFp32, 3},
+                    GradientCase{"odd_shapes", kFp32, 6}, GradientCase{"width_64", kFp32, 1},
+                    GradientCase{"odd_shapes", kFp32, 1, 4}, GradientCase{"odd_shapes", kBf16, 1},
+                    GradientCase{"odd_shapes", kBf16, 1, 4},
+                    GradientCase{"odd_shapes", kBf16WithFp32Gradients, 3},
+                    GradientCase{"width_64", kBf16, 1},
+                    GradientCase{"width_64", kBf16WithFp32Gradients, 1}),
+    testing::PrintToStringParamName());
 
 // ---- training ----
 

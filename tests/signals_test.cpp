@@ -122,11 +122,22 @@ class SignalledProgram : public testing::Test {
 };
 
 TEST_F(SignalledProgram, FinishesItsStepWritesEverythingAndExitsWith128PlusTheSignal) {
-  const std::pair<int, std::string> signals[] = {
-      {SIGINT, "Ctrl-C"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}};
-  for (const auto& [signal, name] : signals) {
+  const std::vector<std::string> offload = {"--n_layer=3", "--dtype=bf16",
+                                            "--activation_checkpointing=full",
+                                            "--offload=optimizer,activations"};
+  const struct {
+    int signal;
+    std::string name;
+    std::vector<std::string> flags;
+  } cases[] = {{SIGINT, "Ctrl-C", {}},
+               {SIGTERM, "SIGTERM", {}},
+               {SIGHUP, "SIGHUP", {}},
+               {SIGINT, "Ctrl-C", offload}};
+  for (const auto& [signal, name, flags] : cases) {
     std::filesystem::remove_all(Out(""));
-    Process process(Arguments());
+    std::vector<std::string> arguments = Arguments();
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    Process process(arguments);
     AwaitSteps(process, 2);
     kill(process.pid(), signal);
     EXPECT_EQ(process.Wait(), 128 + signal);

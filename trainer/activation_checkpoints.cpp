@@ -11,7 +11,7 @@ int64_t ElementsOf(BlockTensor tensor, const ModelConfig& model, int64_t tokens)
   return tokens * (spec.channels * model.n_embd + spec.heads * model.n_head + spec.ones);
 }
 
-bool Keeps(ActivationCheckpointing mode, BlockTensor tensor) {
+bool InCheckpoint(ActivationCheckpointing mode, BlockTensor tensor) {
   switch (mode) {
     case ActivationCheckpointing::kNone:
       return false;
@@ -51,7 +51,7 @@ int64_t ActivationCheckpoints::Elements(int64_t tokens, bool statistics) const {
   int64_t elements = 0;
   for (int i = 0; i < kBlockTensors; ++i) {
     const auto tensor = static_cast<BlockTensor>(i);
-    if (Keeps(mode_, tensor) && IsStatistic(tensor) == statistics) {
+    if (InCheckpoint(mode_, tensor) && IsStatistic(tensor) == statistics) {
       elements += ElementsOf(tensor, model_, tokens);
     }
   }
@@ -72,7 +72,7 @@ void ActivationCheckpoints::Open(int block, int64_t tokens, BlockTensors& tensor
   int64_t statistics = 0;
   for (int i = 0; i < kBlockTensors; ++i) {
     const auto tensor = static_cast<BlockTensor>(i);
-    if (!Keeps(mode_, tensor)) continue;
+    if (!InCheckpoint(mode_, tensor)) continue;
     const Buffer& all = IsStatistic(tensor) ? checkpoint.statistics : checkpoint.values;
     int64_t& taken = IsStatistic(tensor) ? statistics : values;
     tensors[i] = all.Slice(taken, ElementsOf(tensor, model_, tokens));
@@ -85,14 +85,16 @@ void ActivationCheckpoints::AwaitSlot(int block) {
   if (block >= std::ssize(slots_)) device_.Wait(StreamId::kCompute, *SlotOf(block).left);
 }
 
-void ActivationCheckpoints::Keep(int block) {
+void ActivationCheckpoints::Written(int block) {
   if (!Leaves(block)) return;
   const Slot& slot = SlotOf(block);
   device_.Record(*written_, StreamId::kCompute);
   device_.Wait(StreamId::kToHost, *written_);
-  device_.CopyToHost(StreamId::kToHost, on_host_[block].values.data, slot.checkpoint.values);
-  device_.CopyToHost(StreamId::kToHost, on_host_[block].statistics.data,
-                     slot.checkpoint.statistics);
+  const auto copy = [this](const Buffer& to, const Buffer& from) {
+    if (!from.empty()) device_.CopyToHost(StreamId::kToHost, to.data, from);
+  };
+  copy(on_host_[block].values, slot.checkpoint.values);
+  copy(on_host_[block].statistics, slot.checkpoint.statistics);
   device_.Record(*slot.left, StreamId::kToHost);
 }
 
@@ -100,9 +102,11 @@ void ActivationCheckpoints::Fetch(int block) {
   if (!Leaves(block)) return;
   const Slot& slot = SlotOf(block);
   device_.Wait(StreamId::kFromHost, *slot_free_);
-  device_.CopyFromHost(StreamId::kFromHost, slot.checkpoint.values, on_host_[block].values.data);
-  device_.CopyFromHost(StreamId::kFromHost, slot.checkpoint.statistics,
-                       on_host_[block].statistics.data);
+  const auto copy = [this](const Buffer& to, const Buffer& from) {
+    if (!to.empty()) device_.CopyFromHost(StreamId::kFromHost, to, from.data);
+  };
+  copy(slot.checkpoint.values, on_host_[block].values);
+  copy(slot.checkpoint.statistics, on_host_[block].statistics);
   device_.Record(*slot.is_back, StreamId::kFromHost);
 }
 

@@ -64,8 +64,8 @@ inline constexpr std::array<BlockTensorSpec, kBlockTensors> kBlockTensorSpecs = 
 // Statistics are fp32; values have the type of the activations.
 constexpr bool IsStatistic(BlockTensor tensor) { return kBlockTensorSpecs[tensor].channels == 0; }
 int64_t ElementsOf(BlockTensor tensor, const ModelConfig& model, int64_t tokens);
-// As a checkpoint; nothing is one without checkpointing.
-bool Keeps(ActivationCheckpointing mode, BlockTensor tensor);
+// Whether it is part of a block's checkpoint; without checkpointing there is none.
+bool InCheckpoint(ActivationCheckpointing mode, BlockTensor tensor);
 
 // Blocks whose checkpoints are on the device where checkpoints are offloaded.
 inline constexpr int kOffloadSlots = 2;
@@ -91,7 +91,7 @@ class ActivationCheckpoints {
   void Open(int block, int64_t tokens, BlockTensors& tensors);
   void AwaitSlot(int block);
   // Compute has written all of them.
-  void Keep(int block);
+  void Written(int block);
 
   // ---- backward, in reverse order ----
   // Begins to bring back a checkpoint that has left, into the slot that was released last.

@@ -143,15 +143,15 @@ void Gpt::BlockForward(int block, Buffer w, MicroBatchInFlight& mb) {
   const size_t inside = mb.stack.size();
   const bool keep = mb.training && Checkpointed();
   const bool input_only = checkpointing_ == ActivationCheckpointing::kFull;
-  if (keep && input_only) checkpoints_.Keep(block);
+  if (keep && input_only) checkpoints_.Written(block);
   ComputeInside(Pass::kForward, block, w, mb);
 
-  // out = middle + dropout(gelu(norm2(middle) W) W'). Backward reads nothing of this.
+  // out = middle + dropout(gelu(norm2(middle) W) W'). The block's backward needs nothing of this.
   if (keep && block + 1 < config_.n_layer) checkpoints_.AwaitSlot(block + 1);
   ops_.LinearForward(out, a[kGelu], p(kMlpProjectionWeight), p(kMlpProjectionBias), shape.rows(),
                      kMlpRatio * shape.channels, shape.channels);
   ops_.ResidualForward(out, a[kMiddle], out, shape, Drop(mb, block, DropoutSite::kMlpOutput));
-  if (keep && !input_only) checkpoints_.Keep(block);
+  if (keep && !input_only) checkpoints_.Written(block);
   if (keep || !mb.training) PopTo(mb, inside);
 }
 
@@ -165,7 +165,7 @@ void Gpt::ComputeInside(Pass pass, int block, Buffer w, MicroBatchInFlight& mb) 
   const auto make = [&](std::initializer_list<BlockTensor> tensors) {
     bool missing = pass == Pass::kForward;
     for (const BlockTensor tensor : tensors) {
-      if (Keeps(checkpointing_, tensor)) continue;  // Open has found it
+      if (InCheckpoint(checkpointing_, tensor)) continue;  // Open has found it
       a.tensors[tensor] = Push(mb, IsStatistic(tensor) ? DType::kFloat32 : dtype_,
                                ElementsOf(tensor, config_, rows), kBlockTensorSpecs[tensor].label);
       missing = true;

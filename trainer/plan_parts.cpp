@@ -40,7 +40,7 @@ KeptTensors KeptByABlock(const TrainSettings& settings) {
   KeptTensors kept;
   for (int i = 0; i < kBlockTensors; ++i) {
     const auto tensor = static_cast<BlockTensor>(i);
-    if (checkpointed && !Keeps(mode, tensor)) continue;
+    if (checkpointed && !InCheckpoint(mode, tensor)) continue;
     const BlockTensorSpec& spec = kBlockTensorSpecs[i];
     kept.channels += spec.channels;
     kept.heads += spec.heads;

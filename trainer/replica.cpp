@@ -25,7 +25,7 @@ Replica::Replica(Device& device, Communicator& communicator, const Layout& layou
       results_read_(device.MakeEvent("results read")) {
   zero_->AllocateParameters();
   states_->Allocate();
-  zero_->AllocateGradients(*states_);
+  zero_->PrepareTraining(*states_, training_);
 }
 
 void Replica::InitializeWeights(const ParameterSource& given) {

@@ -90,7 +90,8 @@ struct RankResult {
   int64_t capacity_bytes = 0;
   Traffic step_traffic;  // counted in one steady step
   CopiedBytes step_copies;
-  int64_t poisoned_bytes = 0;
+  int64_t poisoned_bytes = 0;  // see MemoryPool::PoisonFreshMemory
+  int64_t host_poisoned_bytes = 0;
 };
 
 struct RunResult {

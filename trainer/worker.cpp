@@ -34,14 +34,16 @@ void Worker::Run() {
 }
 
 absl::Status Worker::SetUp() {
-  HostDeviceOptions options{.rank = rank_,
-                            .regions = run_.plan.ranks[rank_].regions,
-                            .host_regions = run_.plan.ranks[rank_].host_regions,
-                            .threads = settings_.threads_per_device(),
-                            .poison = run_.hooks.poison,
-                            .recorder = run_.hooks.recorder,
-                            .threaded_compute = run_.hooks.threaded_compute,
-                            .drop_wait = run_.hooks.drop_wait};
+  HostDeviceOptions options{
+      .rank = rank_,
+      .regions = run_.plan.ranks[rank_].regions,
+      .host_regions = run_.plan.ranks[rank_].host_regions,
+      .threads = settings_.threads_per_device(),
+      .host_threads = settings_.offload_optimizer ? settings_.threads_per_device() : 1,
+      .poison = run_.hooks.poison,
+      .recorder = run_.hooks.recorder,
+      .threaded_compute = run_.hooks.threaded_compute,
+      .drop_wait = run_.hooks.drop_wait};
   options.regions[static_cast<int>(Region::kPersistent)] += run_.hooks.extra_bytes;
   auto device = HostDevice::Make(options, run_.abort);
   if (!device.ok()) {
@@ -196,6 +198,7 @@ void Worker::Finish() {
   }
   result_.capacity_bytes = settings_.device_memory_bytes;
   result_.poisoned_bytes = device_->memory().poisoned_bytes();
+  result_.host_poisoned_bytes = device_->host_memory().poisoned_bytes();
 }
 
 }  // namespace zerobox

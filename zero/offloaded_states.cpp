@@ -32,17 +32,12 @@ void OffloadedStates::Allocate() {
   master_ = states("master weights");
   m_ = states("AdamW m");
   v_ = states("AdamW v");
-  gradient_shard_ =
-      device_.AllocateOnHost(Category::kGradients, types_.gradients, owned, "gradient shard");
-  for (const Bucket& bucket : layout_.buckets()) {
-    gradients_[bucket.id] = OwnedPart(gradient_shard_, bucket);
-  }
-  const auto buffer = [&](DType dtype, const char* label) {
-    return device_.AllocateOnHost(Category::kCommunicationBuffers, dtype, LargestPart(), label);
-  };
-  landing_ = buffer(types_.gradients, "landing buffer");
+  KeepGradientsIn(
+      device_.AllocateOnHost(Category::kGradients, types_.gradients, owned, "gradient shard"));
   if (types_.mixed()) {
-    for (Staging& staging : staging_) staging.parameters = buffer(types_.parameters, "staging");
+    for (Staging& staging : staging_) {
+      staging.parameters = AllocateBuffer(types_.parameters, "parameters on their way up");
+    }
   }
   host_sums_ = device_.AllocateOnHost(Category::kWorkspace, DType::kFloat64, layout_.shards(),
                                       "squares of the gradient, by owner");
@@ -50,26 +45,38 @@ void OffloadedStates::Allocate() {
                                        sizeof(StepState) / SizeOf(DType::kInt64), "step state");
 }
 
-void OffloadedStates::Keep(const Bucket& bucket, Buffer gradient, const Event& reduced) {
-  device_.Wait(StreamId::kToHost, reduced);
-  device_.CopyToHost(StreamId::kToHost, gradients_[bucket.id].buffer.data, gradient);
-  device_.Zero(StreamId::kToHost, gradient);  // nothing on the device reads it; AdamW has the copy
+void OffloadedStates::AllocateGradients() {
+  landing_ = AllocateBuffer(types_.gradients, "gradient that is to be added");
 }
 
-void OffloadedStates::Take(const Bucket& bucket, Buffer gradient, const Event& reduced, bool add) {
+Buffer OffloadedStates::AllocateBuffer(DType dtype, const char* label) {
+  int64_t largest = 0;
+  for (const Bucket& bucket : layout_.buckets()) {
+    largest = std::max(largest, OwnedRange(bucket).size());
+  }
+  return device_.AllocateOnHost(Category::kCommunicationBuffers, dtype, largest, label);
+}
+
+void OffloadedStates::Keep(const Bucket& bucket, const ReducedGradient& gradient) {
+  device_.Wait(StreamId::kToHost, gradient.reduced);
+  device_.CopyToHost(StreamId::kToHost, gradients_[bucket.id].buffer.data, gradient.part);
+  device_.Zero(StreamId::kToHost, gradient.part);  // AdamW, which does so, only sees the copy
+}
+
+void OffloadedStates::Offer(const Bucket& bucket, const ReducedGradient& gradient) {
   const Buffer shard = gradients_[bucket.id].buffer;
-  device_.Wait(StreamId::kToHost, reduced);
-  if (add) {
-    const Buffer landed = landing_.Slice(0, gradient.elements);
-    device_.CopyToHost(StreamId::kToHost, landed.data, gradient);
+  device_.Wait(StreamId::kToHost, gradient.reduced);
+  if (gradient.add) {
+    const Buffer landed = landing_.Slice(0, gradient.part.elements);
+    device_.CopyToHost(StreamId::kToHost, landed.data, gradient.part);
     ops().Add(shard, landed);
   } else {
-    device_.CopyToHost(StreamId::kToHost, shard.data, gradient);
+    device_.CopyToHost(StreamId::kToHost, shard.data, gradient.part);
   }
   device_.Record(*landed_[bucket.id], StreamId::kToHost);
 }
 
-void OffloadedStates::Taken(const Bucket& bucket) {
+void OffloadedStates::Take(const Bucket& bucket, const ReducedGradient&) {
   device_.Wait(StreamId::kCompute, *landed_[bucket.id]);
 }
 
@@ -92,21 +99,27 @@ void OffloadedStates::Prepare(Buffer sums) {
 
 void OffloadedStates::Update(const Bucket& bucket, const Held& parameters) {
   const Held master = Master(bucket);
-  Held updated = master;
-  Staging* staging = nullptr;
-  if (types_.mixed()) {
-    staging = &staging_[next_];
-    next_ = 1 - next_;
-    device_.Wait(StreamId::kToHost, *staging->free);
-    updated.buffer = staging->parameters.Slice(0, master.range.size());
-    UpdateOwned(ops(), bucket, updated, master, host_state_);
-  } else {
+  if (!types_.mixed()) {
     UpdateOwned(ops(), bucket, master, /*master=*/{}, host_state_);
+    SendUp(master, parameters);
+    return;
   }
+  Staging& staging = staging_[next_];
+  next_ = 1 - next_;
+  const Held rounded{master.range, staging.parameters.Slice(0, master.range.size())};
+  device_.Wait(StreamId::kToHost, *staging.free);
+  UpdateOwned(ops(), bucket, rounded, master, host_state_);
+  const Range padding{std::max(master.range.begin, bucket.range.begin + bucket.elements),
+                      master.range.end};
+  if (padding.size() > 0) ops().Fill(rounded.Slice(padding), 0);
+  SendUp(rounded, parameters);
+  device_.Record(*staging.free, StreamId::kFromHost);
+}
+
+void OffloadedStates::SendUp(const Held& from, const Held& to) {
   device_.Record(*bucket_updated_, StreamId::kToHost);
   device_.Wait(StreamId::kFromHost, *bucket_updated_);
-  device_.CopyFromHost(StreamId::kFromHost, parameters.Slice(master.range), updated.buffer.data);
-  if (staging != nullptr) device_.Record(*staging->free, StreamId::kFromHost);
+  device_.CopyFromHost(StreamId::kFromHost, to.Slice(from.range), from.buffer.data);
 }
 
 void OffloadedStates::Finish() {
@@ -115,13 +128,5 @@ void OffloadedStates::Finish() {
 }
 
 Ops& OffloadedStates::ops() { return device_.host_ops(); }
-
-int64_t OffloadedStates::LargestPart() const {
-  int64_t largest = 0;
-  for (const Bucket& bucket : layout_.buckets()) {
-    largest = std::max(largest, OwnedRange(bucket).size());
-  }
-  return largest;
-}
 
 }  // namespace zerobox

@@ -8,9 +8,9 @@
 // while the next one is updated. All host-side work is on to_host, behind the copies that bring it
 // its operands.
 //
-//   to_host    | gradients 2 | gradients 1 | gradients 0 | squares | AdamW 0 | AdamW 1 | AdamW 2 |
-//   from_host  |                                         | sums ^  |         | param 0 | param 1 |
-//   ..
+//   to_host    | grad 2 | grad 1 | grad 0 | squares |      | AdamW 0 | AdamW 1 | AdamW 2 |
+//   from_host  |                                    | sums |         | param 0 | param 1 | param 2
+//   |
 #ifndef ZEROBOX_ZERO_OFFLOADED_STATES_H_
 #define ZEROBOX_ZERO_OFFLOADED_STATES_H_
 
@@ -27,11 +27,11 @@ class OffloadedStates final : public OptimizerStates {
   OffloadedStates(Device& device, const Layout& layout, OwnedShards owned, StateTypes types,
                   const OptimizerSettings& settings);
   void Allocate() override;
-  void AllocateGradients() override {}  // they are, whatever the stage
+  void AllocateGradients() override;  // the shard is there; only what lands beside it
 
-  void Keep(const Bucket& bucket, Buffer gradient, const Event& reduced) override;
-  void Take(const Bucket& bucket, Buffer gradient, const Event& reduced, bool add) override;
-  void Taken(const Bucket& bucket) override;
+  void Keep(const Bucket& bucket, const ReducedGradient& gradient) override;
+  void Offer(const Bucket& bucket, const ReducedGradient& gradient) override;
+  void Take(const Bucket& bucket, const ReducedGradient& gradient) override;
 
   void SumSquares(Buffer sums) override;
   void Prepare(Buffer sums) override;
@@ -40,7 +40,10 @@ class OffloadedStates final : public OptimizerStates {
   Ops& ops() override;
 
  private:
-  int64_t LargestPart() const;
+  // Room for the largest owned part of a bucket.
+  Buffer AllocateBuffer(DType dtype, const char* label);
+  // Copies a bucket's updated parameters to the device.
+  void SendUp(const Held& from, const Held& to);
 
   Buffer landing_;  // what is added to a gradient
   // bf16 parameters on their way up: one is written while the other is copied.

@@ -14,8 +14,7 @@ OptimizerStates::OptimizerStates(Device& device, const Layout& layout, OwnedShar
       settings_(settings),
       gradients_(layout.buckets().size()),
       state_(device.Allocate(Region::kPersistent, Category::kWorkspace, DType::kInt64,
-                             sizeof(StepState) / SizeOf(DType::kInt64), "step state")),
-      transient_(layout.buckets().size()) {
+                             sizeof(StepState) / SizeOf(DType::kInt64), "step state")) {
   device.Zero(StreamId::kCompute, state_);
 }
 
@@ -32,28 +31,28 @@ void OptimizerStates::Allocate() {
 }
 
 void OptimizerStates::AllocateGradients() {
-  gradient_shard_ = device_.Allocate(Region::kPersistent, Category::kGradients, types_.gradients,
-                                     layout_.OwnedElements(owned_), "gradient shard");
+  KeepGradientsIn(device_.Allocate(Region::kPersistent, Category::kGradients, types_.gradients,
+                                   layout_.OwnedElements(owned_), "gradient shard"));
 }
 
-void OptimizerStates::Keep(const Bucket& bucket, Buffer gradient, const Event&) {
-  gradients_[bucket.id] = {OwnedRange(bucket), gradient};
-}
-
-void OptimizerStates::Take(const Bucket& bucket, Buffer gradient, const Event& reduced, bool add) {
-  transient_[bucket.id] = {gradient, &reduced, add};
-}
-
-void OptimizerStates::Taken(const Bucket& bucket) {
-  const Transient& from = transient_[bucket.id];
-  const Held to = OwnedPart(gradient_shard_, bucket);
-  device_.Wait(StreamId::kCompute, *from.reduced);
-  if (from.add) {
-    device_.ops().Add(to.buffer, from.gradient);
-  } else {
-    device_.Copy(StreamId::kCompute, to.buffer, from.gradient);
+void OptimizerStates::KeepGradientsIn(Buffer shard) {
+  for (const Bucket& bucket : layout_.buckets()) {
+    gradients_[bucket.id] = OwnedPart(shard, bucket);
   }
-  gradients_[bucket.id] = to;
+}
+
+void OptimizerStates::Keep(const Bucket& bucket, const ReducedGradient& gradient) {
+  gradients_[bucket.id] = {OwnedRange(bucket), gradient.part};
+}
+
+void OptimizerStates::Take(const Bucket& bucket, const ReducedGradient& gradient) {
+  const Buffer shard = gradients_[bucket.id].buffer;
+  device_.Wait(StreamId::kCompute, gradient.reduced);
+  if (gradient.add) {
+    device_.ops().Add(shard, gradient.part);
+  } else {
+    device_.Copy(StreamId::kCompute, shard, gradient.part);
+  }
 }
 
 void OptimizerStates::SumSquares(Buffer sums) {

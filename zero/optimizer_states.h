@@ -25,24 +25,34 @@
 
 namespace zerobox {
 
+// The owned part of a bucket's gradient, on the device: its sum over ranks is there once `reduced`
+// has happened.
+struct ReducedGradient {
+  Buffer part;
+  const Event& reduced;
+  bool add = false;  // to what other micro-batches of the step have brought; else it replaces that
+};
+
 // Used by one worker thread. Device and layout outlive it. All work is enqueued.
 class OptimizerStates {
  public:
   OptimizerStates(Device& device, const Layout& layout, OwnedShards owned, StateTypes types,
                   const OptimizerSettings& settings);
   virtual ~OptimizerStates() = default;
-  // Takes memory, zero at first: m, v, master weights.
+  // Takes memory, zero at first: m, v, master weights. (The step state, which is always on the
+  // device, is there from the beginning.)
   virtual void Allocate();
   // The memory of a gradient shard, for stages that keep no gradient themselves.
   virtual void AllocateGradients();
 
-  // ---- a bucket's owned part is reduced in `gradient` once `reduced` has happened ----
-  // `gradient` is the stage's and stays as it is until Update; after Finish it is zero.
-  virtual void Keep(const Bucket& bucket, Buffer gradient, const Event& reduced);
-  // `gradient` is transient. It is added to what is kept here, or replaces it; after Taken compute
-  // may use its memory for something else.
-  virtual void Take(const Bucket& bucket, Buffer gradient, const Event& reduced, bool add);
-  virtual void Taken(const Bucket& bucket);
+  // ---- gradients ----
+  // A stage that keeps whole gradients: this one stays as it is until Update, and is zero after
+  // Finish.
+  virtual void Keep(const Bucket& bucket, const ReducedGradient& gradient);
+  // A stage with transient gradients, twice with the same gradient: it may be fetched from now on;
+  // and it must be, as compute uses its memory for something else from then on.
+  virtual void Offer(const Bucket&, const ReducedGradient&) {}
+  virtual void Take(const Bucket& bucket, const ReducedGradient& gradient);
 
   // ---- the step ----
   // sums (fp64, one for each shard) = the squares of the owned gradient by shard, in bucket order,
@@ -67,6 +77,7 @@ class OptimizerStates {
   Range OwnedRange(const Bucket& bucket) const;
   // A bucket's part of an array of all owned parts.
   Held OwnedPart(const Buffer& all, const Bucket& bucket) const;
+  void KeepGradientsIn(Buffer shard);
   // Adds to the sums, in memory that `ops` reaches.
   void AddSquares(Ops& ops, Buffer sums) const;
   // AdamW over the owned part of a bucket, parameter by parameter, in memory that `ops` reaches.
@@ -80,17 +91,8 @@ class OptimizerStates {
   const StateTypes types_;
   const OptimizerSettings settings_;
   std::vector<Held> gradients_;  // by bucket: the owned part, where SumSquares and Update find it
-  Buffer gradient_shard_;
   Buffer master_, m_, v_;
   Buffer state_;
-
- private:
-  struct Transient {
-    Buffer gradient;
-    const Event* reduced = nullptr;
-    bool add = false;
-  };
-  std::vector<Transient> transient_;  // by bucket, between Take and Taken
 };
 
 }  // namespace zerobox

@@ -20,10 +20,16 @@ Stage0::Stage0(Device& device, Communicator& data_parallel, const Layout& layout
 void Stage0::AllocateParameters() {
   parameters_ = device_.Allocate(Region::kPersistent, Category::kParameters, types_.parameters,
                                  layout_.padded(), "parameters");
+  device_.Zero(StreamId::kCompute, parameters_);
 }
 
-void Stage0::AllocateGradients(OptimizerStates& states) {
+void Stage0::PrepareTraining(OptimizerStates& states, const StepProgram& training) {
   states_ = &states;
+  training_ = &training;
+  AllocateGradients();
+}
+
+void Stage0::AllocateGradients() {
   gradients_ = device_.Allocate(Region::kPersistent, Category::kGradients, types_.gradients,
                                 layout_.padded(), "gradients");
   device_.Zero(StreamId::kCompute, gradients_);
@@ -58,7 +64,7 @@ void Stage0::ReduceBucket(const Bucket& bucket) {
   HandToCommunication();
   data_parallel_.AllReduceSum(WholeGradient(bucket), {Purpose::kGradients, bucket.unit});
   device_.Record(*reduced_, StreamId::kCommunication);
-  states_->Keep(bucket, WholeGradient(bucket), *reduced_);
+  states_->Keep(bucket, {WholeGradient(bucket), *reduced_});
 }
 
 void Stage0::JoinReductions() { device_.Wait(StreamId::kCompute, *reduced_); }

@@ -33,10 +33,11 @@ class Stage0 {
   Stage0(Device& device, Communicator& data_parallel, const Layout& layout, StateTypes types);
   virtual ~Stage0() = default;
 
-  // Takes the memory that stays for the whole run; parameters alone are enough to read a model.
+  // Takes the memory that stays for the whole run, all zero; enough to read a model.
   virtual void AllocateParameters();
-  // `states` are those of the shards that Owned says.
-  virtual void AllocateGradients(OptimizerStates& states);
+  // And what training needs. `states` are those of the shards that Owned says, `training` is what
+  // every micro-batch of a step will run; both outlive this.
+  void PrepareTraining(OptimizerStates& states, const StepProgram& training);
 
   // ---- the loop's verbs ----
   // `program` stays until the next Begin.
@@ -63,6 +64,7 @@ class Stage0 {
   virtual void ParametersSet() {}
 
  protected:
+  virtual void AllocateGradients();
   // All gradients of the bucket are in: all-reduce it, if this is the step's last micro-batch.
   virtual void ReduceBucket(const Bucket& bucket);
   // All buckets of the micro-batch have been through ReduceBucket.
@@ -80,6 +82,7 @@ class Stage0 {
   const Layout& layout_;
   const StateTypes types_;
   OptimizerStates* states_ = nullptr;
+  const StepProgram* training_ = nullptr;
   const StepProgram* program_ = nullptr;
   MicroBatch micro_batch_;
   Buffer parameters_;

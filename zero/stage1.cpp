@@ -48,7 +48,7 @@ void Stage1::ReduceBucket(const Bucket& bucket) {
   device_.Zero(StreamId::kCommunication, whole.Slice({bucket.range.begin, owned.begin}));
   device_.Zero(StreamId::kCommunication, whole.Slice({owned.end, bucket.range.end}));
   device_.Record(*reduced_, StreamId::kCommunication);
-  states_->Keep(bucket, whole.Slice(owned), *reduced_);
+  states_->Keep(bucket, {whole.Slice(owned), *reduced_});
 }
 
 void Stage1::ParametersChanged(UnitId unit) {

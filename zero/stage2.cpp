@@ -14,9 +14,15 @@ Stage2::Stage2(Device& device, Communicator& data_parallel, const Layout& layout
   }
 }
 
-void Stage2::AllocateGradients(OptimizerStates& states) {
-  states_ = &states;
-  states.AllocateGradients();
+void Stage2::AllocateGradients() {
+  states_->AllocateGradients();
+  std::vector<int> visits(layout_.units());
+  for (const Visit& visit : *training_) visits[visit.unit] += visit.pass == Pass::kBackward ? 1 : 0;
+  for (const int count : visits) visited_twice_.push_back(count > 1);
+  for (const Bucket& bucket : layout_.buckets()) {
+    if (visited_twice_[bucket.unit]) continue;
+    constant_size_ = std::max(constant_size_, bucket.range.size());
+  }
 }
 
 Buffer Stage2::Gradient(ParameterId parameter) {
@@ -27,10 +33,9 @@ Buffer Stage2::Gradient(ParameterId parameter) {
 
 void Stage2::OpenBucket(const Bucket& bucket) {
   int64_t elements = bucket.range.size();
-  if (!VisitedTwice(bucket.unit)) {
+  if (!visited_twice_[bucket.unit]) {
     while (open_buckets_ == 2) RetireOldest();
     ++open_buckets_;
-    if (constant_size_ == 0) constant_size_ = LargestBucket();
     elements = constant_size_;
   }
   buffers_[bucket.id] = device_.Allocate(Region::kTransient, Category::kCommunicationBuffers,
@@ -40,12 +45,17 @@ void Stage2::OpenBucket(const Bucket& bucket) {
 
 void Stage2::ReduceBucket(const Bucket& bucket) {
   HandToCommunication();
-  const Held whole{bucket.range, buffers_[bucket.id].Slice(0, bucket.range.size())};
-  data_parallel_.ReduceScatterSum(whole.buffer, {Purpose::kGradients, bucket.unit});
+  data_parallel_.ReduceScatterSum(buffers_[bucket.id].Slice(0, bucket.range.size()),
+                                  {Purpose::kGradients, bucket.unit});
   device_.Record(*bucket_reduced_[bucket.id], StreamId::kCommunication);
-  states_->Take(bucket, whole.Slice(layout_.Owned(bucket, Owned())), *bucket_reduced_[bucket.id],
-                /*add=*/!micro_batch_.first);
+  states_->Offer(bucket, Reduced(bucket));
   in_flight_.push_back(bucket.id);
+}
+
+ReducedGradient Stage2::Reduced(const Bucket& bucket) const {
+  const Held whole{bucket.range, buffers_[bucket.id]};
+  return {whole.Slice(layout_.Owned(bucket, Owned())), *bucket_reduced_[bucket.id],
+          /*add=*/!micro_batch_.first};
 }
 
 // The bucket's memory goes back as soon as its owned part is safe.
@@ -53,9 +63,9 @@ void Stage2::RetireOldest() {
   assert(!in_flight_.empty() && "three buckets are being filled at once");
   const Bucket& bucket = layout_.bucket(in_flight_.front());
   in_flight_.pop_front();
-  states_->Taken(bucket);
+  states_->Take(bucket, Reduced(bucket));
   FreeTransient(std::exchange(buffers_[bucket.id], {}));
-  if (!VisitedTwice(bucket.unit)) --open_buckets_;
+  if (!visited_twice_[bucket.unit]) --open_buckets_;
 }
 
 void Stage2::JoinReductions() {
@@ -63,19 +73,5 @@ void Stage2::JoinReductions() {
 }
 
 void Stage2::FreeTransient(const Buffer& buffer) { device_.Free(buffer); }
-
-bool Stage2::VisitedTwice(UnitId unit) const {
-  return std::count_if(program_->begin(), program_->end(), [unit](const Visit& visit) {
-           return visit.pass == Pass::kBackward && visit.unit == unit;
-         }) > 1;
-}
-
-int64_t Stage2::LargestBucket() const {
-  int64_t largest = 0;
-  for (const Bucket& bucket : layout_.buckets()) {
-    if (!VisitedTwice(bucket.unit)) largest = std::max(largest, bucket.range.size());
-  }
-  return largest;
-}
 
 }  // namespace zerobox

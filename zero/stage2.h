@@ -25,10 +25,10 @@ namespace zerobox {
 class Stage2 : public Stage1 {
  public:
   Stage2(Device& device, Communicator& data_parallel, const Layout& layout, StateTypes types);
-  void AllocateGradients(OptimizerStates& states) override;  // the owned part
   Buffer Gradient(ParameterId parameter) override;
 
  protected:
+  void AllocateGradients() override;                 // the owned part
   void ReduceBucket(const Bucket& bucket) override;  // reduce-scatter, in every micro-batch
   void JoinReductions() override;
 
@@ -38,9 +38,10 @@ class Stage2 : public Stage1 {
  private:
   void OpenBucket(const Bucket& bucket);
   void RetireOldest();
-  bool VisitedTwice(UnitId unit) const;
-  int64_t LargestBucket() const;
+  // The owned part of a bucket that is handed to reduce-scatter.
+  ReducedGradient Reduced(const Bucket& bucket) const;
 
+  std::vector<bool> visited_twice_;                     // by unit
   int64_t constant_size_ = 0;                           // C_B, in elements: the largest bucket
   int open_buckets_ = 0;                                // buffers of constant size in use: 0, 1, 2
   std::vector<Buffer> buffers_;                         // by bucket, while its gradient is whole

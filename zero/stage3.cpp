@@ -13,6 +13,7 @@ Stage3::Stage3(Device& device, Communicator& data_parallel, const Layout& layout
 void Stage3::AllocateParameters() {
   parameters_ = device_.Allocate(Region::kPersistent, Category::kParameters, types_.parameters,
                                  layout_.OwnedElements(Owned()), "parameter shard");
+  device_.Zero(StreamId::kCompute, parameters_);
 }
 
 void Stage3::Gather(UnitId unit) {

@@ -98,10 +98,9 @@ class HostDevice::HostEvent final : public Event {
 
 absl::StatusOr<std::unique_ptr<HostDevice>> HostDevice::Make(HostDeviceOptions options,
                                                              Abort& abort) {
-  const int64_t host_bytes = RoundUp(options.host_regions);
   absl::StatusOr<HostMemory> memory = HostMemory::Reserve(RoundUp(options.regions));
   if (!memory.ok()) return memory.status();
-  absl::StatusOr<HostMemory> host_memory = HostMemory::Reserve(host_bytes);
+  absl::StatusOr<HostMemory> host_memory = HostMemory::Reserve(RoundUp(options.host_regions));
   if (!host_memory.ok()) return host_memory.status();
   auto device = std::unique_ptr<HostDevice>(new HostDevice(options, abort));
   device->state_ =
@@ -109,8 +108,7 @@ absl::StatusOr<std::unique_ptr<HostDevice>> HostDevice::Make(HostDeviceOptions o
   State& state = *device->state_;
   try {
     state.device.team = std::make_unique<ThreadTeam>(options.threads);
-    // Without offload nothing runs there.
-    state.host.team = std::make_unique<ThreadTeam>(host_bytes > 0 ? options.threads : 1);
+    state.host.team = std::make_unique<ThreadTeam>(options.host_threads);
   } catch (const std::system_error& error) {
     return NoThread(error);
   }

@@ -24,9 +24,9 @@ struct HostDeviceOptions {
   int rank = 0;                // names the device in messages and in the recorder
   RegionBytes regions{};       // what to reserve, from the plan
   RegionBytes host_regions{};  // the same of the host side
-  // Threads of its compute stream, the worker's included; and of the kernels on the host side.
-  int threads = 1;
-  bool poison = false;  // see MemoryPool::PoisonFreshMemory
+  int threads = 1;             // of its compute stream, the worker's included
+  int host_threads = 1;        // of the kernels on the host side
+  bool poison = false;         // see MemoryPool::PoisonFreshMemory
   Recorder* recorder = nullptr;
   // For tests. The compute stream is a thread too, as on a GPU, so every event is needed.
   bool threaded_compute = false;

@@ -88,6 +88,8 @@ HWY_BEFORE_NAMESPACE();
 namespace zerobox::host {
 namespace HWY_NAMESPACE {
 
+static_assert(kKeyBlock % (kTileVectors * hn::MaxLanes(Lane())) == 0);
+
 // to (rows, width) = factor * from (rows, n), 0 behind the n.
 template <typename T>
 HWY_INLINE void CopyRows(float* to, size_t width, const T* from, size_t stride, size_t rows,

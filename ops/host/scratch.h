@@ -5,6 +5,7 @@
 #define ZEROBOX_OPS_HOST_SCRATCH_H_
 
 #include <cstddef>
+#include <new>
 
 #include "hwy/aligned_allocator.h"
 
@@ -15,10 +16,13 @@ namespace zerobox::host {
 class Scratch {
  public:
   // n floats, aligned for every vector, with whatever values. Ends what earlier calls returned.
+  // Throws std::bad_alloc like a standard container.
   float* Floats(size_t n) {
     if (n > size_) {
       memory_.reset();
+      size_ = 0;
       memory_ = hwy::AllocateAligned<float>(n);
+      if (memory_ == nullptr) throw std::bad_alloc();
       size_ = n;
     }
     return memory_.get();

@@ -18,9 +18,9 @@ HWY_BEFORE_NAMESPACE();
 namespace zerobox::host {
 namespace HWY_NAMESPACE {
 
-// The sum over x of transform(x, sum), with four sums in flight.
-template <typename T, class Transform>
-HWY_INLINE double SumInFp64(const T* x, size_t n, const Transform& accumulate) {
+// The sum over x of accumulate(x, sum), with four sums in flight.
+template <typename T, class Accumulate>
+HWY_INLINE double SumInFp64(const T* x, size_t n, const Accumulate& accumulate) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> half;
   const size_t lanes = hn::Lanes(d);
