@@ -284,6 +284,52 @@ TEST_F(Program, SaysWhatTheSmallestWouldNeedWhereNothingFits) {
   EXPECT_NE(text.find(WithCommas(found[0].device_bytes)), std::string::npos) << text;
 }
 
+// What is left to a run that no saving of memory makes fit.
+TEST_F(Program, AdvisesOnlyWhatWouldHelp) {
+  TrainSettings settings;
+  settings.devices = 4;
+  const std::vector<std::string> all = Flags(settings);
+  const auto advice = [&](const std::string& more, const Machine& machine) {
+    const std::vector<std::string> without_memory(all.begin(), all.end() - 1);
+    const auto resolved = Resolve(without_memory, more, machine);
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    const std::string text = WhatWouldFit(*resolved, machine);
+    const size_t left = text.find("What is left: ");
+    return left == std::string::npos ? text : text.substr(left);
+  };
+  const auto has = [](const std::string& text, const char* flag) {
+    return text.find(flag) != std::string::npos;
+  };
+  const Machine small = {.cores = 1, .available_memory = 4 << 20};
+  // The share of a small machine: fewer devices would have more each.
+  std::string text = advice("", small);
+  EXPECT_TRUE(has(text, "--dtype=bf16")) << text;
+  EXPECT_TRUE(has(text, "fewer --devices")) << text;
+  EXPECT_TRUE(has(text, "a smaller --seq_len, --n_layer or --n_embd")) << text;
+  EXPECT_FALSE(has(text, "--device_memory")) << text;
+  EXPECT_FALSE(has(text, "--logits_bytes")) << "logits are small: " << text;
+  EXPECT_FALSE(has(advice("--dtype=bf16", small), "--dtype")) << "it is";
+  EXPECT_FALSE(has(advice("--devices=1", small), "--devices")) << "there is but one";
+  // A capacity that was asked for stays, however few devices there are; unless the machine is
+  // short.
+  text = advice("--device_memory=1MiB", kLargeMachine);
+  EXPECT_FALSE(has(text, "fewer --devices")) << text;
+  EXPECT_TRUE(has(text, "more --device_memory")) << text;
+  text = advice("--device_memory=1GiB", small);
+  EXPECT_TRUE(has(text, "fewer --devices")) << text;
+  EXPECT_FALSE(has(text, "more --device_memory")) << text;
+  // 128 rows of 8,000 logits in fp32 are 4 MB.
+  text = advice("--device_memory=1MiB --vocab_size=8000 --n_embd=4", kLargeMachine);
+  EXPECT_TRUE(has(text, "a smaller --logits_bytes")) << text;
+  EXPECT_FALSE(has(text, "--bucket_bytes")) << text;
+  text = advice("--device_memory=1MiB --vocab_size=8000 --n_embd=4 --logits_bytes=32000",
+                kLargeMachine);
+  EXPECT_FALSE(has(text, "--logits_bytes")) << "one row, the least there is: " << text;
+  // Two buckets, each a whole block of 12 x 256 x 256 parameters.
+  text = advice("--device_memory=1MiB --n_embd=256 --n_layer=4 --seq_len=16", kLargeMachine);
+  EXPECT_TRUE(has(text, "a smaller --bucket_bytes")) << text;
+}
+
 TEST(CheckFit, CountsTheHostSidesOfAllDevices) {
   TrainSettings settings;
   settings.device_memory_bytes = int64_t{1} << 30;
