@@ -97,9 +97,10 @@ PerCategory<int64_t> ExpectedBytes::PersistentOnHost() const {
   if (settings_.offload_optimizer) {
     At(bytes, Category::kOptimizerStates) = 12 * Owned();
     At(bytes, Category::kGradients) = gradient_width_ * Owned();
-    // Where a gradient lands that is added, and two parameters of mixed precision on their way up.
+    // Where a gradient lands that is added, in stages that add there; and two parameters of mixed
+    // precision on their way up.
     At(bytes, Category::kCommunicationBuffers) =
-        Aligned(gradient_width_ * LargestOwnedPart()) +
+        (stage_ >= 2 ? Aligned(gradient_width_ * LargestOwnedPart()) : 0) +
         (width_ == 2 ? 2 * Aligned(2 * LargestOwnedPart()) : 0);
     At(bytes, Category::kWorkspace) = Aligned(8 * n_) + Aligned(56);
   }
