@@ -45,7 +45,7 @@ ModelGradient ComputeModelGradient(TrainSettings settings, const std::vector<Arr
       *Layout::Make(GptParameters(settings.model), 1, int64_t{1} << 20, settings.grad_accum_dtype);
   Abort abort;
   const auto device = *HostDevice::Make(
-      {.regions = {4 << 20, 1 << 20, 2 << 20, 4 << 20}, .host_regions = {1 << 20}, .threads = 2},
+      {.regions = {4 << 20, 1 << 20, 2 << 20, 4 << 20}, .host_regions = {1 << 20}, .threads = 1},
       abort);
   PlanCommunicator alone(0, 1);
   Stage0 zero(*device, alone, layout, settings.types());
