@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -284,6 +285,52 @@ TEST_F(Program, SaysWhatTheSmallestWouldNeedWhereNothingFits) {
   EXPECT_NE(text.find(WithCommas(found[0].device_bytes)), std::string::npos) << text;
 }
 
+// What is left to a run that no saving of memory makes fit.
+TEST_F(Program, AdvisesOnlyWhatWouldHelp) {
+  TrainSettings settings;
+  settings.devices = 4;
+  const std::vector<std::string> all = Flags(settings);
+  const auto advice = [&](const std::string& more, const Machine& machine) {
+    const std::vector<std::string> without_memory(all.begin(), all.end() - 1);
+    const auto resolved = Resolve(without_memory, more, machine);
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    const std::string text = WhatWouldFit(*resolved, machine);
+    const size_t left = text.find("What is left: ");
+    return left == std::string::npos ? text : text.substr(left);
+  };
+  const auto has = [](const std::string& text, const char* flag) {
+    return text.find(flag) != std::string::npos;
+  };
+  const Machine small = {.cores = 1, .available_memory = 4 << 20};
+  // The share of a small machine: fewer devices would have more each.
+  std::string text = advice("", small);
+  EXPECT_TRUE(has(text, "--dtype=bf16")) << text;
+  EXPECT_TRUE(has(text, "fewer --devices")) << text;
+  EXPECT_TRUE(has(text, "a smaller --seq_len, --n_layer or --n_embd")) << text;
+  EXPECT_FALSE(has(text, "--device_memory")) << text;
+  EXPECT_FALSE(has(text, "--logits_bytes")) << "logits are small: " << text;
+  EXPECT_FALSE(has(advice("--dtype=bf16", small), "--dtype")) << "it is";
+  EXPECT_FALSE(has(advice("--devices=1", small), "--devices")) << "there is but one";
+  // A capacity that was asked for stays, however few devices there are; unless the machine is
+  // short.
+  text = advice("--device_memory=1MiB", kLargeMachine);
+  EXPECT_FALSE(has(text, "fewer --devices")) << text;
+  EXPECT_TRUE(has(text, "more --device_memory")) << text;
+  text = advice("--device_memory=1GiB", small);
+  EXPECT_TRUE(has(text, "fewer --devices")) << text;
+  EXPECT_FALSE(has(text, "more --device_memory")) << text;
+  // 128 rows of 8,000 logits in fp32 are 4 MB.
+  text = advice("--device_memory=1MiB --vocab_size=8000 --n_embd=4", kLargeMachine);
+  EXPECT_TRUE(has(text, "a smaller --logits_bytes")) << text;
+  EXPECT_FALSE(has(text, "--bucket_bytes")) << text;
+  text = advice("--device_memory=1MiB --vocab_size=8000 --n_embd=4 --logits_bytes=32000",
+                kLargeMachine);
+  EXPECT_FALSE(has(text, "--logits_bytes")) << "one row, the least there is: " << text;
+  // Two buckets, each a whole block of 12 x 256 x 256 parameters.
+  text = advice("--device_memory=1MiB --n_embd=256 --n_layer=4 --seq_len=16", kLargeMachine);
+  EXPECT_TRUE(has(text, "a smaller --bucket_bytes")) << text;
+}
+
 TEST(CheckFit, CountsTheHostSidesOfAllDevices) {
   TrainSettings settings;
   settings.device_memory_bytes = int64_t{1} << 30;
@@ -372,6 +419,59 @@ TEST_F(Program, WritesTheBytesItHeldToMemoryJson) {
     EXPECT_EQ(device["peak_bytes"], at_peak);
     EXPECT_EQ(device["peak_bytes"], predicted);
     EXPECT_LE(device["peak_bytes"], device["capacity_bytes"]);
+  }
+}
+
+// Mixed precision, checkpoints of blocks' inputs and both offloads, of four blocks: 58,240
+// elements, 29,120 owned by each of the two ranks. 17 tokens of 33 numbers are a checkpoint, 1,122
+// bytes.
+TEST_F(Program, WritesWhatIsOffloadedToItsFiles) {
+  TrainSettings settings = SmallProgramRun();
+  settings.model.n_layer = 4;
+  settings.dtype = DType::kBFloat16;
+  settings.activation_checkpointing = ActivationCheckpointing::kFull;
+  settings.offload_optimizer = settings.offload_activations = true;
+  ASSERT_EQ(Train(settings), 0) << Stderr();
+  const Json memory = Json::parse(ReadFile(Out() / "memory.json"));
+  EXPECT_EQ(memory["dtype"], "bf16");
+  EXPECT_EQ(memory["grad_accum_dtype"], "fp32");  // two micro-batches
+  EXPECT_EQ(memory["parameters"].get<int64_t>() + memory["padding"].get<int64_t>(), 58'240);
+  ASSERT_EQ(memory["devices"].size(), 2u);
+  for (const Json& device : memory["devices"]) {
+    const Json& host = device["host_categories"];
+    const std::map<std::string, int64_t> held = {
+        {"parameters", 0},
+        {"gradients", 4 * 29'120},
+        {"optimizer_states", 12 * 29'120},
+        {"activations", 0},
+        {"activation_checkpoints", 2 * 1'152},  // aligned
+        // The largest owned part, half a block: a gradient that is added, two bf16 parameters.
+        {"communication_buffers", (4 + 2 * 2) * 13'568 / 2},
+        {"workspace", 2 * 128}};
+    for (const auto& [name, bytes] : held) {
+      EXPECT_EQ(host[name], (Json{{"live_bytes", bytes},
+                                  {"at_peak_bytes", bytes},
+                                  {"peak_bytes", bytes},
+                                  {"predicted_bytes", bytes}}))
+          << name;
+    }
+    const Json& categories = device["categories"];
+    EXPECT_EQ(categories["parameters"]["live_bytes"], 2 * 29'120);
+    EXPECT_EQ(categories["gradients"]["peak_bytes"], 0);
+    EXPECT_EQ(categories["optimizer_states"]["peak_bytes"], 0);
+    EXPECT_EQ(categories["activation_checkpoints"]["peak_bytes"], 2 * 1'152);
+  }
+  const Json communication = Json::parse(ReadFile(Out() / "communication.json"));
+  ASSERT_EQ(communication["ranks"].size(), 2u);
+  for (const Json& row : communication["ranks"]) {
+    // Of two micro-batches two checkpoints and a gradient each; the loss and twice the step's
+    // state.
+    const int64_t to_host = 2 * (2 * 1'122 + 4 * 29'120) + 8 + 56 + 56;
+    // Checkpoints, batches as below, parameters, and a square for each owner.
+    const int64_t from_host = 2 * (2 * 1'122 + 2 * 4 * 17 + 8) + 2 * 29'120 + 2 * 8;
+    EXPECT_EQ(row["copies"],
+              (Json{{"from_host", {{"bytes", from_host}, {"predicted_bytes", from_host}}},
+                    {"to_host", {{"bytes", to_host}, {"predicted_bytes", to_host}}}}));
   }
 }
 

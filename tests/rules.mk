@@ -12,6 +12,7 @@ tests_sources := \
   tests/count_model_test.cpp \
   tests/dataset_test.cpp \
   tests/device_test.cpp \
+  tests/docs_test.cpp \
   tests/equality_test.cpp \
   tests/events_test.cpp \
   tests/failure_test.cpp \

@@ -133,6 +133,45 @@ std::string Needs(const FittingSettings& found) {
   return text;
 }
 
+bool Derived(const ResolvedTrain& resolved, std::string_view name) {
+  return std::any_of(resolved.flags.begin(), resolved.flags.end(), [&](const ResolvedFlag& flag) {
+    return flag.name == name && flag.source == "derived";
+  });
+}
+
+// Whether a device needs a tenth less, or more than that, with `other` than with `settings`.
+bool SavesMuch(const TrainSettings& settings, const TrainSettings& other) {
+  const absl::StatusOr<RunPlan> with = PlanRun(settings);
+  const absl::StatusOr<RunPlan> without = PlanRun(other);
+  return with.ok() && without.ok() &&
+         LargestReservation(*without) <= LargestReservation(*with) / 10 * 9;
+}
+
+// What `least`, which does not fit with the rest of its settings, may still change: other results,
+// another model, or another machine.
+std::vector<std::string> OtherChanges(const ResolvedTrain& resolved, const TrainSettings& least,
+                                      const Machine& machine) {
+  std::vector<std::string> changes;
+  if (least.dtype == DType::kFloat32) changes.push_back("--dtype=bf16");
+  TrainSettings other = least;
+  other.logits_bytes = least.model.vocab_size * SizeOf(least.dtype);  // one row at a time
+  if (SavesMuch(least, other)) changes.push_back("a smaller --logits_bytes");
+  other = least;
+  other.bucket_bytes = 1;  // a parameter a bucket
+  if (SavesMuch(least, other)) changes.push_back("a smaller --bucket_bytes");
+  // A device's share of the machine grows where others go; a capacity that was given does not.
+  const absl::StatusOr<RunPlan> plan = PlanRun(least);
+  const bool machine_short =
+      plan.ok() && DeviceReservations(*plan) + HostReservations(*plan) > machine.available_memory;
+  const bool derived = Derived(resolved, "device_memory");
+  if (least.devices > 1 && (derived || machine_short)) changes.push_back("fewer --devices");
+  changes.push_back("a smaller --seq_len, --n_layer or --n_embd");
+  if (!derived && plan.ok() && LargestReservation(*plan) > least.device_memory_bytes) {
+    changes.push_back("where the machine has it, more --device_memory");
+  }
+  return changes;
+}
+
 }  // namespace
 
 int64_t HostReservations(const RunPlan& plan) {
@@ -180,7 +219,8 @@ std::vector<FittingSettings> FindFitting(const ResolvedTrain& resolved, const Ma
     FittingSettings found = {.flags = absl::StrJoin(candidate.flags, " "),
                              .device_bytes = LargestReservation(*plan),
                              .host_bytes = HostReservations(*plan),
-                             .fits = CheckFit(candidate.settings, *plan, machine).ok()};
+                             .fits = CheckFit(candidate.settings, *plan, machine).ok(),
+                             .settings = candidate.settings};
     // How far it is from fitting a device, then what all of it takes.
     const auto need = [&](const FittingSettings& other) {
       const auto [capacity, devices] =
@@ -211,9 +251,9 @@ std::string WhatWouldFit(const ResolvedTrain& resolved, const Machine& machine) 
     absl::StrAppend(&text, "\n  ", settings.flags, "\n      needs ", Needs(settings));
   }
   if (!found.empty() && found[0].fits) return text;
-  return text +
-         "\nWhat is left: --dtype=bf16, fewer --devices, a smaller --seq_len, --n_layer or "
-         "--n_embd, or, where the machine has it, more --device_memory";
+  const TrainSettings& least = found.empty() ? resolved.settings : found[0].settings;
+  return absl::StrCat(
+      text, "\nWhat is left: ", absl::StrJoin(OtherChanges(resolved, least, machine), "; "));
 }
 
 }  // namespace zerobox

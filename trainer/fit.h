@@ -27,6 +27,7 @@ struct FittingSettings {
   int64_t device_bytes = 0;
   int64_t host_bytes = 0;  // of all host sides
   bool fits = false;
+  TrainSettings settings;
 };
 // The first `most` that fit, in the order of what they cost in speed and how much they change, none
 // with all the flags of one before it; or, where none fits, the one that needs the least. Empty
