@@ -224,7 +224,7 @@ void Gpt::Losses(Buffer w, MicroBatchInFlight& mb, Buffer dnorm, Buffer dtokens,
   const int64_t rows = Shape(mb).rows();
   const int64_t c = config_.n_embd;
   const int64_t v = config_.vocab_size;
-  const int64_t chunk = std::clamp<int64_t>(logits_bytes_ / (v * SizeOf(dtype_)), 1, rows);
+  const int64_t chunk = RowsOfLogits(logits_bytes_, v, dtype_, rows);
   const Buffer wte = In(w, kTokenEmbedding);
   const Buffer losses = Push(mb, DType::kFloat32, rows, "losses");
   const Buffer memory = Push(mb, dtype_, chunk * v, "logits");
