@@ -35,7 +35,8 @@ class PlanOps final : public Ops {
   void Fill(Buffer, float) override {}
   void FillNormal(Buffer, uint64_t, uint64_t, int64_t, float) override {}
   void PrepareStep(Buffer, Buffer, const OptimizerSettings&) override {}
-  void AdamW(Buffer, Buffer, Buffer, Buffer, Buffer, bool, Buffer, const OptimizerSettings&) override {}
+  void AdamW(Buffer, Buffer, Buffer, Buffer, Buffer, bool, Buffer,
+             const OptimizerSettings&) override {}
 };
 
 }  // namespace
