@@ -32,7 +32,7 @@ class Corpus {
   absl::Status Read(int64_t sequence, std::span<int32_t> inputs, std::span<int32_t> targets) const {
     const auto [file, index] = Find(sequence);
     const int64_t begin = index * sequence_length_;
-    const absl::Status status = files_[file].Read(begin, inputs);
+    absl::Status status = files_[file].Read(begin, inputs);
     if (!status.ok()) return status;
     std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
     return files_[file].Read(begin + sequence_length_, targets.last(1));

@@ -28,7 +28,7 @@ OffloadBytes PlacedStatesAt(int stage, const TrainSettings& settings, const RunP
 
 // With its type, where a run has several and the category one. (Activations have fp32 statistics.)
 std::string CategoryName(Category category, const StateTypes& types) {
-  const std::string name = Spaced(Name(category));
+  std::string name = Spaced(Name(category));
   const auto typed = [&](DType dtype) {
     return absl::StrCat(name, " (", std::string(Name(dtype)), ")");
   };
