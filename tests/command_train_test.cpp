@@ -160,7 +160,8 @@ TEST_F(CommandTrainTest, ShowsMixedPrecisionCheckpointsAndOffloadAsPlanned) {
       EXPECT_EQ(category["at_peak_bytes"], category["predicted_bytes"]) << name;
     }
   }
-  for (const Json& rank : Parsed("communication.json")["ranks"]) {
+  const Json communication = Parsed("communication.json");
+  for (const Json& rank : communication["ranks"]) {
     // Two micro-batches of gradients, and two checkpoints each; the loss, and the step's state
     // twice.
     EXPECT_EQ(rank["copies"]["to_host"]["bytes"],
