@@ -4,7 +4,6 @@
 // is computed: the same bits, and by literal formulas fewer bytes. The head's chunks of logits.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -25,19 +24,6 @@ constexpr int64_t kVocabulary = 101;
 constexpr int64_t kLayers = 5;
 
 int64_t Aligned(int64_t bytes) { return (bytes + 127) / 128 * 128; }
-
-std::vector<uint64_t> Bits(const RunResult& result) {
-  std::vector<uint64_t> bits;
-  for (const StepMetrics& step : result.step_metrics) {
-    bits.push_back(std::bit_cast<uint64_t>(step.loss));
-    bits.push_back(std::bit_cast<uint64_t>(step.grad_norm));
-    bits.push_back(std::bit_cast<uint64_t>(step.clip));
-  }
-  for (const EvalMetrics& eval : result.eval_metrics) {
-    bits.push_back(std::bit_cast<uint64_t>(eval.val_loss));
-  }
-  return bits;
-}
 
 int64_t Of(const PerCategory<int64_t>& bytes, Category category) {
   return bytes[static_cast<size_t>(category)];

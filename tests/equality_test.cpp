@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -24,16 +23,6 @@ constexpr int64_t kDefaultBucket = int64_t{25} << 20;
 constexpr int64_t kOneParameter = 1;
 // 101*33 + 17*33 + 2*33 + 2*(12*33*33 + 13*33).
 constexpr int64_t kPsi = 30954;
-
-std::vector<uint64_t> Bits(const RunResult& result) {
-  std::vector<uint64_t> bits;
-  for (const StepMetrics& step : result.step_metrics) {
-    bits.push_back(std::bit_cast<uint64_t>(step.loss));
-    bits.push_back(std::bit_cast<uint64_t>(step.grad_norm));
-    bits.push_back(std::bit_cast<uint64_t>(step.clip));
-  }
-  return bits;
-}
 
 struct Types {
   DType parameters, gradients;

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -321,18 +320,6 @@ TEST_P(Events, OfARunAreAllListedAndEachOrdersWhatNoOtherDoes) {
     }
   }
   EXPECT_EQ(OrdersLostWithout("no such edge", log.entries), 0);
-}
-
-std::vector<uint64_t> Bits(const RunResult& result) {
-  std::vector<uint64_t> bits;
-  for (const StepMetrics& step : result.step_metrics) {
-    bits.push_back(std::bit_cast<uint64_t>(step.loss));
-    bits.push_back(std::bit_cast<uint64_t>(step.grad_norm));
-  }
-  for (const EvalMetrics& eval : result.eval_metrics) {
-    bits.push_back(std::bit_cast<uint64_t>(eval.val_loss));
-  }
-  return bits;
 }
 
 TEST_P(Events, LetAComputeThreadTrainToTheSameBits) {

@@ -4,7 +4,6 @@
 // be.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -17,16 +16,6 @@
 
 namespace zerobox {
 namespace {
-
-std::vector<uint64_t> Bits(const RunResult& result) {
-  std::vector<uint64_t> bits;
-  for (const StepMetrics& step : result.step_metrics) {
-    bits.push_back(std::bit_cast<uint64_t>(step.loss));
-    bits.push_back(std::bit_cast<uint64_t>(step.grad_norm));
-    bits.push_back(std::bit_cast<uint64_t>(step.clip));
-  }
-  return bits;
-}
 
 int64_t HostBytes(const SmallRun& run, int rank, Category category) {
   return run.result.ranks[rank].host_memory.live[static_cast<size_t>(category)];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/small_run.h"
 
+#include <bit>
 #include <utility>
 
 #include "ops/philox.h"
@@ -95,6 +96,19 @@ SmallRun RunSmall(const TrainSettings& settings, const Dataset& dataset, TrainHo
 }
 
 bool RandomlyIgnored(int64_t position, int64_t t) { return Mix(position, 7919 + t) % 3 == 0; }
+
+std::vector<uint64_t> Bits(const RunResult& result) {
+  std::vector<uint64_t> bits;
+  for (const StepMetrics& step : result.step_metrics) {
+    for (const double value : {step.loss, step.grad_norm, step.clip}) {
+      bits.push_back(std::bit_cast<uint64_t>(value));
+    }
+  }
+  for (const EvalMetrics& eval : result.eval_metrics) {
+    bits.push_back(std::bit_cast<uint64_t>(eval.val_loss));
+  }
+  return bits;
+}
 
 int64_t LiveBytes(const SmallRun& run, int rank, Category category) {
   return run.result.ranks[rank].memory.live[static_cast<int>(category)];

@@ -57,6 +57,9 @@ SmallRun RunSmall(const TrainSettings& settings, const Dataset& dataset, TrainHo
 // Every third target or so is ignored, by position and place only.
 bool RandomlyIgnored(int64_t position, int64_t t);
 
+// The losses, norms and clipping of every step, and the losses of every evaluation, to the bit.
+std::vector<uint64_t> Bits(const RunResult& result);
+
 int64_t LiveBytes(const SmallRun& run, int rank, Category category);
 const CollectiveCount& Counted(const SmallRun& run, int rank, Collective collective);
 
