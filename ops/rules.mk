@@ -5,6 +5,7 @@ ops_sources := \
   ops/collectives/host_communicator.cpp \
   ops/collectives/plan_communicator.cpp \
   ops/collectives/reduce.cpp \
+  ops/cuda/no_cuda.cpp \
   ops/device/abort.cpp \
   ops/device/device.cpp \
   ops/device/host_device.cpp \
