@@ -30,3 +30,7 @@ ops_sources := \
   ops/philox.cpp \
   ops/plan_ops.cpp \
 
+
+# Those that nvcc compiles, and for tests the emulator's compiler: see ops/cuda/build.mk.
+ops_cuda_sources := \
+

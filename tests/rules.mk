@@ -50,6 +50,23 @@ tests_support_sources := \
   tests/reference.cpp \
   tests/small_run.cpp \
 
+# Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
+tests_emulation_sources := \
+  tests/emulation/gpu_test.cpp \
+
+# Kernels that are for tests alone.
+tests_emulation_kernels := \
+  tests/emulation/gpu_kernels.cu \
+
+# The emulator.
+tests_emulation_support := \
+  tests/emulation/fiber.cpp \
+  tests/emulation/multiprocessor.cpp \
+  tests/emulation/shared_memory.cpp \
+  tests/emulation/simt.cpp \
+  tests/emulation/symbols.cpp \
+  tests/emulation/warp.cpp \
+
 # The subset that `make check` runs under a sanitizer, by name without _test (empty: all of them), and the
 # GoogleTest filter it runs them with (empty: every test; -Suite.Name leaves one out).
 asan_tests :=
