@@ -31,6 +31,17 @@ ops_sources := \
   ops/plan_ops.cpp \
 
 
+# The CUDA device, which needs the toolkit's headers: in the program with CUDA=1, and in the tests of BUILD=emu.
+ops_cuda_device_sources := \
+  ops/cuda/affinity.cpp \
+  ops/cuda/cuda_device.cpp \
+  ops/cuda/cuda_ops.cpp \
+  ops/cuda/matmul.cpp \
+
+# And what tests have a fake of instead.
+ops_cuda_library_sources := \
+  ops/cuda/cublaslt.cpp \
+
 # Those that nvcc compiles, and for tests the emulator's compiler: see ops/cuda/build.mk.
 ops_cuda_sources := \
 

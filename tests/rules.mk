@@ -52,14 +52,20 @@ tests_support_sources := \
 
 # Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
 tests_emulation_sources := \
+  tests/emulation/cuda_device_test.cpp \
+  tests/emulation/cuda_matmul_test.cpp \
   tests/emulation/gpu_test.cpp \
 
 # Kernels that are for tests alone.
 tests_emulation_kernels := \
   tests/emulation/gpu_kernels.cu \
 
-# The emulator.
+# The emulator, and the fakes of the toolkit's libraries.
 tests_emulation_support := \
+  tests/emulation/fake_cublaslt.cpp \
+  tests/emulation/fake_machine.cpp \
+  tests/emulation/fake_memory.cpp \
+  tests/emulation/fake_runtime.cpp \
   tests/emulation/fiber.cpp \
   tests/emulation/multiprocessor.cpp \
   tests/emulation/shared_memory.cpp \

@@ -22,7 +22,11 @@ emulation_missing := $(if $(cuda_include),,skipped: the tests that run the CUDA 
 ifeq ($(READY),1)
 
 # For files that include the toolkit's headers. Ours are C++20 without extensions that nvcc lacks.
-$(out)/obj/tests/emulation/%.o: object_flags = -isystem $(cuda_include)
+$(out)/obj/tests/emulation/%.o $(out)/obj/ops/cuda/%.o: object_flags = $(cuda_include:%=-isystem %)
+
+# The device; not in the library, where ops/cuda/no_cuda.cpp stands for it in every program that does not link these.
+cuda_device_objects := $(call objects,$(ops_cuda_device_sources))
+-include $(cuda_device_objects:.o=.d)
 
 #---- nvcc ----
 ifeq ($(CUDA),1)
@@ -80,7 +84,7 @@ $(kernels_library) $(emulation_library): tests/rules.mk
 	@rm -f $@
 	$(q)ar rcs $@ $(filter %.o,$^)
 
-$(tests_out)/tests/%: $(out)/obj/tests/emulation/%.o $(kernels_library) $(emulation_library) $(tests_library) $(library) \
+$(tests_out)/tests/%: $(out)/obj/tests/emulation/%.o $(cuda_device_objects) $(kernels_library) $(emulation_library) $(tests_library) $(library) \
     | $(build_info_object)
 	@mkdir -p $(@D)
 	$(call say,link  ,$@)

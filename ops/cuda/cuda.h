@@ -22,8 +22,8 @@ struct CudaDeviceOptions {
   RegionBytes regions{};       // what to reserve, from the plan
   RegionBytes host_regions{};  // the same of the host side: pinned memory
   int threads = 1;             // of the kernels on the host side
-  // cuBLASLt's workspace for the compute stream, outside the plan.
-  int64_t matmul_workspace_bytes = int64_t{32} << 20;
+  // Beside the regions: what cuBLASLt and the kernels of the compute stream use as they like.
+  int64_t workspace_bytes = int64_t{32} << 20;
   Recorder* recorder = nullptr;
   // For tests. Wait and HostWait ignore this edge: "EVENT -> STREAM", or "EVENT -> host".
   std::string drop_wait = {};

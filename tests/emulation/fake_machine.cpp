@@ -5,6 +5,10 @@
 #include <cassert>
 #include <utility>
 
+#include "tests/emulation/access_checker.h"
+#include "tests/emulation/simt.h"
+#include "tests/emulation/symbols.h"
+
 namespace zerobox::fake_cuda {
 namespace {
 
@@ -12,26 +16,26 @@ namespace {
 // barrier, a lock). After so long the others go on without it.
 constexpr auto kPatience = std::chrono::milliseconds(100);
 
-std::mutex& reports_mutex() {
-  static std::mutex mutex;
-  return mutex;
+// The checker of accesses, where there is one, asks these while an operation runs.
+bool Ordered(uint32_t number, uint32_t other) {
+  return number == other || Machine::Get().HappensBefore(number, other);
 }
-std::vector<std::string>& reports() {
-  static std::vector<std::string> reports;
-  return reports;
+std::string NameOf(uint32_t number) { return Machine::Get().Describe(number); }
+
+cudaError_t EnqueueKernel(cudaStream_t stream, simt::KernelLaunch launch) {
+  const cudaError_t error = Injected("cudaLaunchKernelExC");
+  if (error != cudaSuccess) return error;
+  const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
+  Operation operation;
+  operation.kernel = launch.kernel;
+  operation.work = [launch = std::move(launch)] { simt::Run(launch); };
+  return Machine::Get().Push(stream, std::move(operation));
 }
 
 }  // namespace
 
-void Report(std::string what) {
-  const std::lock_guard<std::mutex> lock(reports_mutex());
-  if (reports().size() < 1000) reports().push_back(std::move(what));
-}
-
-std::vector<std::string> TakeReports() {
-  const std::lock_guard<std::mutex> lock(reports_mutex());
-  return std::exchange(reports(), {});
-}
+void Report(std::string what) { simt::Report(std::move(what)); }
+std::vector<std::string> TakeReports() { return simt::TakeReports(); }
 
 void Join(Clock& clock, const Clock& other) {
   if (clock.size() < other.size()) clock.resize(other.size());
@@ -77,6 +81,9 @@ void Machine::Reset(const Options& options) {
   live_events = 0;
   progress_ = std::chrono::steady_clock::now();
   deadlock_reported_ = false;
+  hold_ = false;
+  simt::SetLauncher(EnqueueKernel);
+  if (auto* checker = simt::access_checker()) checker->SetStreamOrder(Ordered, NameOf);
 }
 
 void Machine::AddWorker(HostThread* thread) {
@@ -148,6 +155,7 @@ bool Machine::Poll(std::function<bool()> ready) {
   self.waits_for = nullptr;
   if (ready()) return true;
   self.waits_for = std::move(ready);
+  if (hold_) return true;
   if (!AllWait() && std::chrono::steady_clock::now() - progress_ < kPatience) return true;
   if (RunOne()) return true;
   if (!AllWait()) return true;
@@ -216,7 +224,7 @@ void Machine::Run(CUstream_st& stream, Operation operation) {
 void Machine::RunWork(CUstream_st& stream, Operation& operation) {
   if (stream.clock.size() <= stream.number) stream.clock.resize(stream.number + 1);
   const uint64_t count = ++stream.clock[stream.number];
-  history_.push_back({operation.name, &stream, count, stream.clock});
+  history_.push_back({operation.name, operation.kernel, &stream, count, stream.clock});
   running_ = static_cast<uint32_t>(history_.size() - 1);
   if (running_ == failing_work_) {
     Break(stream.device, work_error_);
@@ -228,10 +236,16 @@ void Machine::RunWork(CUstream_st& stream, Operation& operation) {
       }
     }
     runs_work() = true;
+    if (auto* checker = simt::access_checker()) checker->SetOperation(running_);
     if (operation.work) operation.work();
+    if (auto* checker = simt::access_checker()) checker->SetOperation(0);
     runs_work() = false;
   }
   running_ = 0;
+}
+
+bool Machine::HappensBefore(uint32_t number, uint32_t other) const {
+  return HappensBefore(number, history_[other].clock);
 }
 
 bool Machine::HappensBefore(uint32_t number, const Clock& clock) const {
@@ -240,19 +254,23 @@ bool Machine::HappensBefore(uint32_t number, const Clock& clock) const {
 }
 
 void Machine::Touch(const Access& access) {
+  if (auto* checker = simt::access_checker()) {
+    if (running_ != 0) checker->SetOperation(running_);
+    checker->HostAccess(access.data, access.bytes,
+                        access.write ? simt::AccessKind::kWrite : simt::AccessKind::kRead);
+    if (!runs_work()) checker->SetOperation(0);
+  }
   const Clock& clock = running_ != 0 ? history_[running_].clock : thread().clock;
   const auto ordered = [&](uint32_t before) { return HappensBefore(before, clock); };
   const std::vector<Memory::Conflict> conflicts =
       running_ != 0 ? memory_.Touch(access, running_, ordered) : memory_.Look(access, ordered);
   for (const Memory::Conflict& conflict : conflicts) {
-    const Past& other = history_[conflict.number];
     const std::string who =
         running_ != 0 ? history_[running_].name + " on " + Describe(*history_[running_].stream)
                       : "the host";
     Report("race: " + who + (access.write ? " writes " : " reads ") + std::to_string(access.bytes) +
            " bytes at " + memory_.Describe(access.data) + ", and nothing orders it after " +
-           other.name + " on " + Describe(*other.stream) + ", which " +
-           (conflict.wrote ? "wrote" : "read") + " there");
+           Describe(conflict.number) + ", which " + (conflict.wrote ? "wrote" : "read") + " there");
   }
 }
 
@@ -287,6 +305,12 @@ void Machine::FailCall(const std::string& function, int nth, cudaError_t error) 
 void Machine::FailWork(int nth, cudaError_t error) {
   failing_work_ = operations_run() + nth;
   work_error_ = error;
+}
+
+std::string Machine::Describe(uint32_t number) const {
+  const Past& past = history_[number];
+  const std::string name = past.kernel != nullptr ? simt::FunctionName(past.kernel) : past.name;
+  return name + " on " + Describe(*past.stream);
 }
 
 std::string Machine::Describe(const CUstream_st& stream) const {

@@ -38,6 +38,7 @@ struct Operation {
   enum class Kind : uint8_t { kWork, kRecord, kWait };
   Kind kind = Kind::kWork;
   std::string name;
+  const void* kernel = nullptr;  // or of a kernel, which has a name in the program's symbols
   std::vector<Access> accesses;
   std::function<void()> work;           // kWork
   std::shared_ptr<EventRecord> record;  // kRecord, kWait
@@ -101,9 +102,14 @@ class Machine {
   cudaError_t CountCall(const char* function);  // returns what was injected
   void FailCall(const std::string& function, int nth, cudaError_t error);
   void FailWork(int nth, cudaError_t error);
+  void Hold(bool hold) { hold_ = hold; }
   cudaError_t broken(int device) const;
   const std::map<std::string, int>& calls() const { return calls_; }
   int64_t operations_run() const { return static_cast<int64_t>(history_.size()) - 1; }
+  // Of operations by their number, from 1, in the order in which they ran. Without the lock, from
+  // an operation's work.
+  bool HappensBefore(uint32_t number, uint32_t other) const;
+  std::string Describe(uint32_t number) const;
   int live_streams() const;
   int live_events = 0;
 
@@ -111,6 +117,7 @@ class Machine {
   // An operation that ran, or runs.
   struct Past {
     std::string name;
+    const void* kernel;
     const CUstream_st* stream;
     uint64_t count;  // in its stream
     Clock clock;
@@ -142,6 +149,7 @@ class Machine {
   std::map<int, cudaError_t> broken_;  // by device
   std::chrono::steady_clock::time_point progress_;
   bool deadlock_reported_ = false;
+  bool hold_ = false;
 };
 
 }  // namespace zerobox::fake_cuda

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/emulation/access_checker.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #endif
@@ -30,11 +32,17 @@ void* Memory::Allocate(size_t bytes, int device, bool pinned) {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_poison_memory_region(data + bytes, RoundUp(bytes) - bytes);
 #endif
+  if (auto* checker = simt::access_checker()) {
+    checker->Watch(data, bytes, pinned ? simt::MemoryKind::kPinned : simt::MemoryKind::kDevice);
+    // The host writes pinned memory as it likes, unseen.
+    if (pinned) checker->HostAccess(data, bytes, simt::AccessKind::kWrite);
+  }
   blocks_[data] = {{bytes, device, pinned}, {}};
   return data;
 }
 
 void Memory::Release(const char* data, [[maybe_unused]] const Allocation& allocation) {
+  if (auto* checker = simt::access_checker()) checker->Forget(data);
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(data, RoundUp(allocation.bytes));
 #endif

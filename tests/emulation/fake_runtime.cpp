@@ -132,6 +132,11 @@ void FailWork(int nth, cudaError_t error) {
   Machine::Get().FailWork(nth, error);
 }
 
+void Hold(bool hold) {
+  const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
+  Machine::Get().Hold(hold);
+}
+
 cudaError_t Injected(const char* function) {
   return Call(function, [](Machine&) { return cudaSuccess; });
 }

@@ -77,6 +77,8 @@ void FailCall(const std::string& function, int nth, cudaError_t error = cudaErro
 // The nth operation that runs from now on breaks its device, as a kernel that touches foreign
 // memory does: nothing runs there any more, and all calls return `error`.
 void FailWork(int nth, cudaError_t error = cudaErrorIllegalAddress);
+// Nothing runs from now on until it is called with false.
+void Hold(bool hold);
 // For fakes of other libraries: counts a call, and returns what it is to fail with, or 0.
 cudaError_t Injected(const char* function);
 
