@@ -25,6 +25,7 @@ namespace zerobox {
 namespace {
 
 constexpr int kRounds = 7;
+constexpr int64_t kRows = 1024;  // of the linear layers
 
 class OneThread final : public host::Threads {
  public:
@@ -50,12 +51,16 @@ std::vector<T> Values(int64_t n) {
 }
 
 // The four linear layers of a block of width C over 1024 rows: their y = x w, dx = dy w^T or
-// dw += x^T dy.
+// dw += x^T dy, all in T.
+template <typename T>
 class Linears {
  public:
-  static constexpr int64_t kRows = 1024;
   explicit Linears(int64_t width)
-      : width_(width), x_(Values(kRows * 4 * width)), y_(x_), w_(Values(4 * width * width)) {}
+      : width_(width),
+        x_(Values<T>(kRows * 4 * width)),
+        w_(Values<T>(4 * width * width)),
+        y_(x_),
+        dw_(w_) {}
 
   double flops() const { return 2.0 * kRows * 12 * static_cast<double>(width_ * width_); }
   void Run(int direction) {
@@ -65,39 +70,39 @@ class Linears {
       if (direction == 0) {
         Multiply(false, false, kRows, out, in, x_.data(), w_.data(), 0, y_.data());
       } else if (direction == 1) {
-        Multiply(false, true, kRows, in, out, y_.data(), w_.data(), 0, x_.data());
+        Multiply(false, true, kRows, in, out, x_.data(), w_.data(), 0, y_.data());
       } else {
-        Multiply(true, false, in, out, kRows, x_.data(), y_.data(), 1, w_.data());
+        Multiply(true, false, in, out, kRows, x_.data(), x_.data(), 1, dw_.data());
       }
     }
   }
 
  private:
   static void Multiply(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                       const float* a, const float* b, float beta, float* c) {
-    Matmul({.transpose_a = transpose_a,
-            .transpose_b = transpose_b,
-            .m = m,
-            .n = n,
-            .k = k,
-            .alpha = 1e-3f,  // keeps repeated products finite
-            .a = a,
-            .lda = transpose_a ? m : k,
-            .b = b,
-            .ldb = transpose_b ? k : n,
-            .beta = beta,
-            .c = c,
-            .ldc = n});
+                       const T* a, const T* b, float beta, T* c) {
+    Matmul<T, T, T>({.transpose_a = transpose_a,
+                     .transpose_b = transpose_b,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a = a,
+                     .lda = transpose_a ? m : k,
+                     .b = b,
+                     .ldb = transpose_b ? k : n,
+                     .beta = beta,
+                     .c = c,
+                     .ldc = n});
   }
 
   int64_t width_;
-  std::vector<float> x_, y_, w_;
+  std::vector<T> x_, w_, y_, dw_;
 };
 
-void MeasureMatmul(int threads) {
+template <typename T>
+void MeasureMatmul(const char* type, int threads) {
   constexpr const char* kDirections[] = {"y = x w", "dx = dy w^T", "dw += x^T dy"};
   for (const int64_t width : {128, 384, 768}) {
-    std::vector<Linears> work(static_cast<size_t>(threads), Linears(width));
+    std::vector<Linears<T>> work(static_cast<size_t>(threads), Linears<T>(width));
     const int repeats = width == 128 ? 10 : 1;
     std::vector<double> rates[3], shares[3];
     for (int round = 0; round < kRounds; ++round) {
@@ -112,9 +117,10 @@ void MeasureMatmul(int threads) {
       }
     }
     for (int direction = 0; direction < 3; ++direction) {
-      std::printf("  %2d thread%s width %3lld  %-13s %7.1f GFLOP/s  %3.0f%% of peak\n", threads,
-                  threads == 1 ? " " : "s", static_cast<long long>(width), kDirections[direction],
-                  Median(rates[direction]) * 1e-9, 100 * Median(shares[direction]));
+      std::printf("  %2d thread%s %s  width %3lld  %-13s %7.1f GFLOP/s  %3.0f%% of peak\n", threads,
+                  threads == 1 ? " " : "s", type, static_cast<long long>(width),
+                  kDirections[direction], Median(rates[direction]) * 1e-9,
+                  100 * Median(shares[direction]));
     }
   }
 }
@@ -205,10 +211,12 @@ void MeasureCrossEntropy(int64_t rows, int64_t vocabulary) {
 
 // Counted are the multiply-adds that causal attention needs, T (T + 1) / 2 pairs a head: 4 d of
 // them forward, 10 d backward.
+template <typename T = float>
 void MeasureAttention(SequenceShape shape, int64_t heads, float p) {
   OneThread threads;
-  const std::vector<float> qkv = Values(3 * shape.elements()), dout = Values(shape.elements());
-  std::vector<float> out(dout), dqkv(qkv), logsumexp = Values(shape.rows() * heads);
+  const std::vector<T> qkv = Values<T>(3 * shape.elements()), dout = Values<T>(shape.elements());
+  std::vector<T> out(dout), dqkv(qkv);
+  std::vector<float> logsumexp = Values(shape.rows() * heads);
   std::vector<int64_t> samples(static_cast<size_t>(shape.batch), 3);
   const host::DropoutMask dropout{.p = p, .seed = 1, .samples = samples.data()};
   const double pairs =
@@ -234,10 +242,10 @@ void MeasureAttention(SequenceShape shape, int64_t heads, float p) {
     }
   }
   for (int backward = 0; backward < 2; ++backward) {
-    std::printf("  %-8s T %4lld, %2lld heads of %2lld%s %8.0f ns a token  %3.0f%% of peak\n",
-                backward == 0 ? "forward" : "backward", static_cast<long long>(shape.positions),
-                static_cast<long long>(heads), static_cast<long long>(shape.channels / heads),
-                p > 0 ? ", dropout" : "         ",
+    std::printf("  %-8s %s  T %4lld, %2lld heads of %2lld%s %8.0f ns a token  %3.0f%% of peak\n",
+                backward == 0 ? "forward" : "backward", std::is_same_v<T, float> ? "fp32" : "bf16",
+                static_cast<long long>(shape.positions), static_cast<long long>(heads),
+                static_cast<long long>(shape.channels / heads), p > 0 ? ", dropout" : "         ",
                 Median(times[backward]) / static_cast<double>(shape.rows()) * 1e9,
                 100 * Median(shares[backward]));
   }
@@ -301,12 +309,16 @@ int Main() {
                 Median(rates) * 1e-9);
   }
   std::printf("Matrix products of a block's linear layers, %lld rows, each thread its own:\n",
-              static_cast<long long>(Linears::kRows));
-  for (const int threads : counts) MeasureMatmul(threads);
+              static_cast<long long>(kRows));
+  for (const int threads : counts) {
+    MeasureMatmul<float>("fp32", threads);
+    MeasureMatmul<BFloat16>("bf16", threads);
+  }
   std::printf("Causal attention, one thread:\n");
   MeasureAttention({16, 128, 128}, 4, 0);
   MeasureAttention({16, 128, 128}, 4, 0.1f);
   MeasureAttention({4, 256, 384}, 6, 0);
+  MeasureAttention<BFloat16>({4, 256, 384}, 6, 0);
   MeasureAttention({1, 1024, 768}, 12, 0);
   std::printf("Element by element in fp32, one thread:\n");
   MeasureElementwise<float>();

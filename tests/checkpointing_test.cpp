@@ -230,6 +230,27 @@ TEST(Checkpointing, NeverKeepsMoreForAnEvaluationThanForTraining) {
   }
 }
 
+TEST(Checkpointing, ReadsNothingOfFreshMemory) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const ActivationCheckpointing mode : {kSelective, kFull}) {
+      for (const bool offload : {false, true}) {
+        TrainSettings settings = Settings();
+        settings.dtype = dtype;
+        settings.grad_accum = 2;
+        settings.activation_checkpointing = mode;
+        settings.offload_activations = offload;
+        settings.logits_bytes = 2048;  // a few rows
+        const SmallRun reference = RunSmall(settings);
+        const SmallRun run = RunSmall(settings, {.poison = true});
+        ASSERT_TRUE(run.result.status.ok()) << run.result.status;
+        EXPECT_GT(run.result.ranks[0].poisoned_bytes, 0);
+        EXPECT_EQ(Bits(run.result), Bits(reference.result));
+        EXPECT_TRUE(run.parameters == reference.parameters);
+      }
+    }
+  }
+}
+
 // Chunks of 5 rows do not divide 17.
 TEST(Logits, StayWithinTheirBudgetAndLeaveTheLossAsItIs) {
   TrainSettings settings = Settings();

@@ -57,8 +57,8 @@ TEST(HostSide, IsPoisonedToo) {
 TEST(HostSide, RunsItsKernelsInOrderWithTheCopiesThatBringTheirOperands) {
   Abort abort;
   auto device = MakeDevice(abort);
-  const Buffer gradient = device->Allocate(Region::kPersistent, Category::kGradients,
-                                           DType::kFloat32, 256, "gradient");
+  const Buffer gradient =
+      device->Allocate(Region::kPersistent, Category::kGradients, DType::kFloat32, 256, "gradient");
   const Buffer landed =
       device->AllocateOnHost(Category::kCommunicationBuffers, DType::kFloat32, 256, "landed");
   const Buffer sum = device->AllocateOnHost(Category::kGradients, DType::kFloat32, 256, "sum");

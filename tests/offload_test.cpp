@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The optimizer on the host side: the same bits as on the device, and every byte where it should be.
+// The optimizer on the host side: the same bits as on the device, and every byte where it should
+// be.
 #include <gtest/gtest.h>
 
 #include <bit>

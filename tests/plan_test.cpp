@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <numeric>
 #include <string>
 
@@ -122,7 +123,8 @@ void ExpectPlannedMemory(const TrainSettings& settings) {
     EXPECT_EQ(Of(rank.memory.peak, Category::kActivations), expected.ActivationsPeak());
     EXPECT_EQ(Of(rank.memory.peak, Category::kCommunicationBuffers),
               expected.CommunicationBuffersPeak());
-    EXPECT_EQ(Of(rank.memory.peak, Category::kActivationCheckpoints), 0);
+    EXPECT_EQ(Of(rank.memory.peak, Category::kActivationCheckpoints), expected.CheckpointsPeak());
+    EXPECT_EQ(rank.host_memory.live, expected.PersistentOnHost());
   }
 }
 
@@ -145,6 +147,39 @@ TEST(Plan, HoldsWhatTheFormulasSayForEveryBucketSize) {
         ExpectPlannedMemory(settings);
       });
     }
+  }
+}
+
+// Every type, way of checkpointing and offload.
+void ExpectPlanned(TrainSettings settings, const std::function<void(const TrainSettings&)>& check) {
+  using enum ActivationCheckpointing;
+  const StateTypes types[] = {{DType::kFloat32, DType::kFloat32},
+                              {DType::kBFloat16, DType::kBFloat16},
+                              {DType::kBFloat16, DType::kFloat32}};
+  for (const StateTypes& type : types) {
+    for (const ActivationCheckpointing mode : {kNone, kSelective, kFull}) {
+      for (const bool activations : {false, true}) {
+        if (activations && mode == kNone) continue;
+        for (const bool optimizer : {false, true}) {
+          SCOPED_TRACE(testing::Message()
+                       << Name(type.parameters) << "/" << Name(type.gradients) << ", checkpointing "
+                       << static_cast<int>(mode) << ", offload " << optimizer << activations);
+          settings.dtype = type.parameters;
+          settings.grad_accum_dtype = type.gradients;
+          settings.activation_checkpointing = mode;
+          settings.offload_activations = activations;
+          settings.offload_optimizer = optimizer;
+          check(settings);
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, HoldsWhatTheFormulasSayInEveryTypeAndOffload) {
+  for (const ModelConfig& model : {kGpt2, SmallSettings().model, ModelConfig{5, 3, 33, 17, 11}}) {
+    ForEachRun(model,
+               [](const TrainSettings& settings) { ExpectPlanned(settings, ExpectPlannedMemory); });
   }
 }
 
@@ -267,6 +302,14 @@ TEST(Plan, PredictsThePapersTrafficAndItemisesTheDifferences) {
     settings.bucket_bytes = 1;
     ExpectPlannedTraffic(settings);
   });
+}
+
+TEST(Plan, PredictsTheTrafficInEveryTypeAndOffload) {
+  for (const ModelConfig& model : {kGpt2, SmallSettings().model}) {
+    ForEachRun(model, [](const TrainSettings& settings) {
+      ExpectPlanned(settings, ExpectPlannedTraffic);
+    });
+  }
 }
 
 TEST(Plan, ItemisesTheTrafficOfGpt2) {

@@ -25,6 +25,7 @@ tests_sources := \
   tests/matmul_ops_test.cpp \
   tests/memory_test.cpp \
   tests/mixed_bytes_test.cpp \
+  tests/mixed_precision_test.cpp \
   tests/offload_test.cpp \
   tests/ops_optimizer_test.cpp \
   tests/ops_philox_test.cpp \

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/bfloat16.h"
 #include "tests/process.h"
 #include "tests/small_run.h"
 #include "trainer/gpt.h"
@@ -22,13 +23,14 @@
 namespace zerobox {
 namespace {
 
-void WriteModel(const std::string& folder, const std::vector<float>& logits) {
+void WriteModel(const std::string& folder, const std::vector<float>& logits,
+                DType dtype = DType::kFloat32) {
   const ModelConfig config = {.n_layer = 1,
                               .n_head = 1,
                               .n_embd = 4,
                               .seq_len = 3,
                               .vocab_size = static_cast<int64_t>(logits.size())};
-  auto writer = CreateModelFile(folder, config, DType::kFloat32);
+  auto writer = CreateModelFile(folder, config, dtype);
   ASSERT_TRUE(writer.ok()) << writer.status();
   for (const ParameterSpec& spec : GptParameters(config)) {
     std::vector<float> values(spec.elements());
@@ -36,7 +38,12 @@ void WriteModel(const std::string& folder, const std::vector<float>& logits) {
     if (spec.name == "wte.weight") {
       for (size_t token = 0; token < logits.size(); ++token) values[4 * token] = logits[token];
     }
-    ASSERT_TRUE((*writer)->Write(std::as_bytes(std::span(values))).ok());
+    std::vector<BFloat16> rounded;
+    for (const float value : values) rounded.push_back(ToBFloat16(value));
+    ASSERT_TRUE((*writer)
+                    ->Write(dtype == DType::kBFloat16 ? std::as_bytes(std::span(rounded))
+                                                      : std::as_bytes(std::span(values)))
+                    .ok());
   }
   ASSERT_TRUE((*writer)->Finish().ok());
 }
@@ -121,6 +128,48 @@ TEST_F(SampleTest, WritesTokensBeyondBytesAsNumbers) {
   logits[299] = 9;
   WriteModel(folder_.path(), logits);
   EXPECT_EQ(Written({.prompt = "a", .bytes = 2, .temperature = 0}), " 299 299");
+}
+
+// These logits are bf16 numbers, so the type makes no difference to them.
+TEST_F(SampleTest, DrawsTheSameFromAModelInBf16) {
+  const std::vector<float> logits = {0, 2.078125F, -100, 0.69140625F, -100};
+  const SampleSettings settings = {.prompt = std::string(1, 3), .bytes = 200, .temperature = 1};
+  WriteModel(folder_.path(), logits);
+  const std::string text = Written(settings);
+  WriteModel(folder_.path(), logits, DType::kBFloat16);
+  const auto reader = SafetensorsReader::Open(ModelPath(folder_.path()));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  for (const TensorInfo& tensor : (*reader)->tensors()) {
+    EXPECT_EQ(tensor.dtype, DType::kBFloat16) << tensor.name;
+  }
+  EXPECT_EQ(Written(settings), text);
+}
+
+TEST_F(SampleTest, RefusesAModelInAnotherType) {
+  WriteModel(folder_.path(), kLogits, DType::kInt32);  // as wide as what is written
+  const absl::Status status = Refusal({.prompt = std::string(1, 1), .bytes = 1});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(std::string(status.message()).find("fp32 or bf16"), std::string::npos) << status;
+}
+
+// What a run saves in bf16 are its parameters to the bit, by GPT-2's names.
+TEST_F(SampleTest, GoesOnFromARunInBf16) {
+  TrainSettings settings = SmallSettings();
+  settings.devices = 2;
+  settings.zero_stage = 3;
+  settings.steps = 2;
+  settings.dtype = DType::kBFloat16;
+  settings.out = folder_.path();
+  const SmallRun run = RunSmall(settings);
+  ASSERT_TRUE(run.result.status.ok()) << run.result.status;
+  EXPECT_EQ(Written({.prompt = "abc", .bytes = 40}).size(), 40u);
+  const auto reader = SafetensorsReader::Open(ModelPath(folder_.path()));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  for (const ParameterSpec& spec : GptParameters(settings.model)) {
+    const auto bytes = (*reader)->Tensor({spec.name, DType::kBFloat16, spec.shape});
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    EXPECT_EQ(Widened(*bytes, DType::kBFloat16), run.parameters.at(spec.name)) << spec.name;
+  }
 }
 
 TEST_F(SampleTest, RefusesAPromptThatTheModelDoesNotKnow) {

@@ -38,7 +38,8 @@ inline constexpr int kBlockTensors = 13;
 using BlockTensors = std::array<Buffer, kBlockTensors>;
 
 // Full keeps the block's input only. Selective keeps what is dear and drops what one pass over
-// memory gives again; anything T x T is never there at all. Without checkpointing all are kept.
+// memory gives again: GELU, and a norm with its statistics, which fall out of the same pass;
+// anything T x T is never there at all. Without checkpointing all are kept.
 struct BlockTensorSpec {
   const char* label;
   int channels, heads, ones;  // elements a token: channels C + heads H + ones
@@ -67,13 +68,14 @@ int64_t ElementsOf(BlockTensor tensor, const ModelConfig& model, int64_t tokens)
 bool Keeps(ActivationCheckpointing mode, BlockTensor tensor);
 
 // The checkpoints of the one micro-batch in flight. Without offload every block has a slot in
-// device memory. With it (ZeRO-R's P_a+cpu, arXiv:1910.02054, section 6.1) there are two, which
+// device memory. With it (P_a+cpu of ZeRO, arXiv:1910.02054, section 6.1) there are two, which
 // blocks take in turn: a checkpoint goes down to host memory once it is written, and comes back one
-// block ahead of its backward. The last two blocks' stay, as backward wants them first.
+// block ahead of its backward. The last two blocks' stay, as backward wants them first. Full, of
+// four blocks:
 //
-//   compute    | forward 0 | forward 1 | forward 2 | .. | backward 3 | backward 2 | backward 1 |
-//   to_host    |           | 0 v       | 1 v       |
-//   from_host  |                                        .. 1 ^ (slot of 3)        | 0 ^        |
+//   compute    | forward 0 | 1 | 2 | 3 | head | backward 3 | backward 2 | backward 1 | backward 0 |
+//   to_host    | 0         | 1 |
+//   from_host  |                                           | 1 (slot 1) | 0 (slot 0) |
 //
 // Used by one worker thread. All work is enqueued; errors are the device's.
 class ActivationCheckpoints {

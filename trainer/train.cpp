@@ -26,8 +26,9 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
                 RunObserver* observer, const std::function<int()>& stop_signal,
                 const TrainHooks& hooks) {
   RunResult result;
-  const absl::StatusOr<Layout> layout = Layout::Make(
-      GptParameters(settings.model), settings.devices, settings.bucket_bytes, settings.grad_accum_dtype);
+  const absl::StatusOr<Layout> layout =
+      Layout::Make(GptParameters(settings.model), settings.devices, settings.bucket_bytes,
+                   settings.grad_accum_dtype);
   result.status = layout.status();
   if (!layout.ok()) return result;
 

@@ -9,7 +9,7 @@
 //       w = zero.Acquire(visit)
 //       model.Forward(visit, w), or Backward: asks zero.Gradient(p), adds to it, zero.Reduce(p)
 //       zero.Release(visit)
-//   zero.Step(states)
+//   zero.Step()
 //
 // and a stage is its answer to these verbs. Each stage's file is the difference to the one before.
 #ifndef ZEROBOX_ZERO_STAGE0_H_

@@ -115,14 +115,6 @@ HWY_INLINE void WriteRows(T* to, size_t stride, const float* from, size_t width,
   }
 }
 
-HWY_INLINE void Scale(float* x, size_t n, float factor) {
-  const Lane d;
-  const auto f = hn::Set(d, factor);
-  ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
-    memory.Store(d, hn::Mul(memory.Load(d, x + i), f), x + i);
-  });
-}
-
 // out (rows, columns rounded up to vectors) = [out +] a b, tile by tile. The columns of the next
 // tile of b lie b_panel further: TileColumns() in an operand that is not in panels.
 HWY_INLINE void MultiplyRows(size_t rows, size_t columns, size_t depth, Strided a, Strided b,
@@ -230,7 +222,7 @@ struct BackwardMemory {
         keys(carver.Take(task.positions * width + kPackSlack)),
         dout(carver.Take(task.positions * width + kPackSlack)),
         dq(carver.Take(task.positions * width)),
-        D(carver.Take(task.positions)),
+        row_dots(carver.Take(task.positions)),
         scores(carver.Take((task.positions + kTileRows) * kKeyBlock)),
         dscores(carver.Take((task.positions + kTileRows) * kKeyBlock)),
         dscore_panel(carver.Take(kTileRows * kKeyBlock + kPackSlack)),
@@ -240,8 +232,8 @@ struct BackwardMemory {
   size_t panel_rows, width;
   float *query_panels, *dout_panels, *key_panels, *value_panels;
   float *queries, *keys, *dout, *dq;  // (T, width)
-  float* D;
-  float *scores, *dscores;  // (queries, kKeyBlock)
+  float* row_dots;                    // D of the queries
+  float *scores, *dscores;            // (queries, kKeyBlock)
   float* dscore_panel;
   float* sums;  // a panel of dK or dV
   size_t floats;
@@ -309,7 +301,7 @@ HWY_INLINE void BackwardKeys(const ForwardTask<T>& task, const BackwardMemory<T>
       const size_t n = query < first_key ? 0 : std::min(keys, query + 1 - first_key);
       float* const s = scores + i * kKeyBlock;
       float* const ds = dscores + i * kKeyBlock;
-      SoftmaxBackwardRow(s, ds, n, task.logsumexp[query], memory.D[query],
+      SoftmaxBackwardRow(s, ds, n, task.logsumexp[query], memory.row_dots[query],
                          task.element + query * task.positions + first_key, task.dropout->p > 0,
                          words);
       std::fill(s + n, s + kKeyBlock, 0.0f);
@@ -337,7 +329,7 @@ void BackwardHead(const BackwardTask<T>& backward) {
   Pack<float>(memory.key_panels, {memory.keys, width, true}, positions, d, TileColumns());
   Pack<float>(memory.dout_panels, {memory.dout, width, true}, positions, d, panel_rows);
   Pack<T>(memory.value_panels, {task.v, stride, true}, positions, d, TileColumns());
-  RowDots<T>(memory.D, backward.dout, task.out, positions, d, task.out_stride);
+  RowDots<T>(memory.row_dots, backward.dout, task.out, positions, d, task.out_stride);
   DropoutWords words(*task.dropout, task.sample_number);
   float ones[kTileRows], scales[kTileRows];
   std::fill_n(ones, kTileRows, 1.0f);

@@ -11,11 +11,8 @@
 #endif
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <utility>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "ops/bfloat16.h"
 #include "ops/host/simd-inl.h"
@@ -51,127 +48,19 @@ struct Strided {
 // How many floats of what comes next a tile fetches with each k.
 constexpr size_t kAheadStep = 4;
 
-// out (kRows, kVectors vectors) = [out +] the sum over k < depth of a(k) b(k), where a(k) are kRows
-// floats and b(k) kVectors vectors. Each element is summed by itself, from 0, in the order of k,
-// whatever the tile's size. Fetches kAheadStep depth floats from `ahead` on: the next operand may
-// lie beyond the L2 cache, far enough to stall a tile.
-template <size_t kRows, size_t kVectors>
-void MultiplyTile(size_t depth, Strided a, Strided b, const float* ahead, float* HWY_RESTRICT out,
-                  size_t out_stride, bool add) {
-  const Lane d;
-  const size_t lanes = hn::Lanes(d);
-  for (size_t i = 0; i < kRows; ++i) {
-    hwy::Prefetch(out + i * out_stride);
-    hwy::Prefetch(out + i * out_stride + (kVectors - 1) * lanes);
-  }
-  hn::Vec<Lane> sum[kRows][kVectors];
-#pragma GCC unroll 16
-  for (size_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-    for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
-  }
-  for (; depth != 0; --depth, a.data += a.step, b.data += b.step, ahead += kAheadStep) {
-    hwy::Prefetch(ahead);
-    hn::Vec<Lane> row[kVectors];
-#pragma GCC unroll 2
-    for (size_t j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b.data + j * lanes);
-#pragma GCC unroll 16
-    for (size_t i = 0; i < kRows; ++i) {
-      const auto element = hn::Set(d, a.data[i]);
-#pragma GCC unroll 2
-      for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(element, row[j], sum[i][j]);
-    }
-  }
-  if (add) {
-#pragma GCC unroll 16
-    for (size_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-      for (size_t j = 0; j < kVectors; ++j) {
-        sum[i][j] = hn::Add(hn::LoadU(d, out + i * out_stride + j * lanes), sum[i][j]);
-      }
-    }
-  }
-#pragma GCC unroll 16
-  for (size_t i = 0; i < kRows; ++i, out += out_stride) {
-#pragma GCC unroll 2
-    for (size_t j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, out + j * lanes);
-  }
-}
-
+// out (rows, vectors) = [out +] the sum over k < depth of a(k) b(k), where a(k) are `rows` floats
+// and b(k) `vectors` vectors. Each element is summed by itself, from 0, in the order of k, whatever
+// the tile's size. Fetches kAheadStep depth floats from `ahead` on: the next operand may lie beyond
+// the L2 cache, far enough to stall a tile.
 using TileFunction = void (*)(size_t depth, Strided a, Strided b, const float* ahead, float* out,
                               size_t out_stride, bool add);
 
-template <size_t... kIndex>
-constexpr std::array<TileFunction, sizeof...(kIndex)> MakeTileFunctions(
-    std::index_sequence<kIndex...>) {
-  return {&MultiplyTile<kIndex / kTileVectors + 1, kIndex % kTileVectors + 1>...};
-}
-
-// The tile of 1 <= rows <= kTileRows and 1 <= vectors <= kTileVectors.
-HWY_INLINE TileFunction TileOf(size_t rows, size_t vectors) {
-  static constexpr auto kFunctions =
-      MakeTileFunctions(std::make_index_sequence<kTileRows * kTileVectors>());
-  return kFunctions[(rows - 1) * kTileVectors + vectors - 1];
-}
+// The tile of 1 <= rows <= kTileRows and 1 <= vectors <= kTileVectors. (In matmul.cpp.)
+TileFunction TileOf(size_t rows, size_t vectors);
 
 // Packing. A matrix (count, depth) becomes panels of `width` rows: element (i, k) lies at
 // panel + k width + i. Rows that fill up the last panel are 0. Writes up to kPackSlack floats more.
 constexpr size_t kPackSlack = std::max<size_t>(4, hn::MaxLanes(Lane()));
-
-// From rows that are contiguous over i: element (i, k) at from + k stride + i.
-template <typename T>
-HWY_INLINE void PackPanelByCopy(float* to, const T* from, size_t stride, size_t rows, size_t depth,
-                                size_t width) {
-  const Lane d;
-  for (size_t k = 0; k < depth; ++k, from += stride, to += width) {
-    ForLanes(d, rows, [&](size_t i, auto memory) HWY_ATTR {
-      hn::StoreU(memory.Load(d, from + i), d, to + i);
-    });
-    for (size_t i = rows; i < width; ++i) to[i] = 0;
-  }
-}
-
-HWY_INLINE float PackedElement(float x) { return x; }
-HWY_INLINE float PackedElement(BFloat16 x) { return ToFloat(x); }
-
-// From rows that are contiguous over k: element (i, k) at from + i stride + k. Goes by squares of
-// 4 x 4. In a panel whose width is no multiple of 4 a square's stores reach into the next k, which
-// is why squares are taken from the last to the first.
-template <typename T>
-HWY_INLINE void PackPanelByTransposition(float* to, const T* from, size_t stride, size_t rows,
-                                         size_t depth, size_t width) {
-  size_t k = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> d;
-  const hn::FixedTag<double, 2> pairs;
-  const Whole memory;
-  for (; k + 4 <= depth; k += 4) {
-    for (size_t i = RoundUp(width, 4); i != 0;) {
-      i -= 4;
-      const T* const at = from + i * stride + k;
-      auto row0 = hn::Zero(d), row1 = row0, row2 = row0, row3 = row0;
-      if (i + 0 < rows) row0 = memory.Load(d, at);
-      if (i + 1 < rows) row1 = memory.Load(d, at + stride);
-      if (i + 2 < rows) row2 = memory.Load(d, at + 2 * stride);
-      if (i + 3 < rows) row3 = memory.Load(d, at + 3 * stride);
-      const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
-      const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
-      const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row0, row1));
-      const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, row2, row3));
-      float* const square = to + k * width + i;
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, square);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, square + width);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, square + 2 * width);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, square + 3 * width);
-    }
-  }
-#endif
-  for (; k < depth; ++k) {
-    for (size_t i = 0; i < width; ++i) {
-      to[k * width + i] = i < rows ? PackedElement(from[i * stride + k]) : 0;
-    }
-  }
-}
 
 // A matrix in memory as the packing sees it: element (i, k) at data + i stride + k, or at
 // data + k stride + i.
@@ -182,17 +71,116 @@ struct Unpacked {
   bool contiguous_over_k;
 };
 
+// From memory that is contiguous over i.
 template <typename T>
-void Pack(float* to, const Unpacked<T>& from, size_t count, size_t depth, size_t width) {
-  for (size_t begin = 0; begin < count; begin += width, to += width * depth) {
+void PackByCopy(float* to, const Unpacked<T>& from, size_t count, size_t depth, size_t width) {
+  const Lane d;
+  for (size_t begin = 0; begin < count; begin += width) {
     const size_t rows = std::min(width, count - begin);
-    if (from.contiguous_over_k) {
-      PackPanelByTransposition(to, from.data + begin * from.stride, from.stride, rows, depth,
-                               width);
-    } else {
-      PackPanelByCopy(to, from.data + begin, from.stride, rows, depth, width);
+    const T* row = from.data + begin;
+    for (size_t k = 0; k < depth; ++k, row += from.stride, to += width) {
+      ForLanes(d, rows, [&](size_t i, auto memory) HWY_ATTR {
+        hn::StoreU(memory.Load(d, row + i), d,
+                   to + i);  // a whole vector: what is behind comes next
+      });
+      for (size_t i = rows; i < width; ++i) to[i] = 0;
     }
   }
+}
+
+HWY_INLINE float PackedElement(float x) { return x; }
+HWY_INLINE float PackedElement(BFloat16 x) { return ToFloat(x); }
+
+#if HWY_TARGET != HWY_SCALAR
+// Stores the blocks of 4 floats in v at to, to + step, ...
+template <class D>
+HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, float* to, size_t step) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    hn::StoreU(v, d, to);
+  } else {
+    const hn::Half<D> half;
+    StoreBlocks(half, hn::LowerHalf(half, v), to, step);
+    StoreBlocks(half, hn::UpperHalf(half, v), to + hn::MaxLanes(half) / 4 * step, step);
+  }
+}
+
+// `rows` (up to 4) rows at `from`, a vector of k each, to 4 elements of each k at to + k width.
+template <class D, typename T>
+HWY_INLINE void TransposeRows(D d, float* to, const T* from, size_t stride, size_t rows,
+                              size_t width) {
+  const hn::Repartition<double, D> pairs;
+  const Whole memory;
+  auto row0 = hn::Zero(d), row1 = row0, row2 = row0, row3 = row0;
+  if (rows > 0) row0 = memory.Load(d, from);
+  if (rows > 1) row1 = memory.Load(d, from + stride);
+  if (rows > 2) row2 = memory.Load(d, from + 2 * stride);
+  if (rows > 3) row3 = memory.Load(d, from + 3 * stride);
+  // Within each block of 4 lanes; block b of the j-th result is of k = 4 b + j.
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row0, row1));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, row2, row3));
+  const size_t step = 4 * width;
+  StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), to, step);
+  StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), to + width, step);
+  StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), to + 2 * width, step);
+  StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), to + 3 * width, step);
+}
+
+// From k on, as many whole vectors of k as there are; returns the first k that is left. In a panel
+// whose width is no multiple of 4, the stores of the last rows reach into the next k, which is why
+// rows are taken from the last to the first.
+template <class D, typename T>
+HWY_INLINE size_t TransposePanel(D d, float* to, const T* from, size_t stride, size_t rows,
+                                 size_t k, size_t depth, size_t width) {
+  for (; k + hn::Lanes(d) <= depth; k += hn::Lanes(d)) {
+    for (size_t i = RoundUp(width, 4); i != 0;) {
+      i -= 4;
+      const size_t valid = i < rows ? std::min<size_t>(4, rows - i) : 0;
+      TransposeRows(d, to + k * width + i, from + i * stride + k, stride, valid, width);
+    }
+  }
+  return k;
+}
+#endif
+
+// From memory that is contiguous over k.
+template <typename T>
+void PackByTransposition(float* to, const Unpacked<T>& from, size_t count, size_t depth,
+                         size_t width) {
+  for (size_t begin = 0; begin < count; begin += width, to += width * depth) {
+    const size_t rows = std::min(width, count - begin);
+    const T* const data = from.data + begin * from.stride;
+    size_t k = 0;
+#if HWY_TARGET != HWY_SCALAR
+    // In a panel of fewer than 4 rows the stores must go on in the order of k.
+    if (width >= 4) k = TransposePanel(Lane(), to, data, from.stride, rows, k, depth, width);
+    k = TransposePanel(hn::FixedTag<float, 4>(), to, data, from.stride, rows, k, depth, width);
+#endif
+    for (; k < depth; ++k) {
+      for (size_t i = 0; i < width; ++i) {
+        to[k * width + i] = i < rows ? PackedElement(data[i * from.stride + k]) : 0;
+      }
+    }
+  }
+}
+
+template <typename T>
+HWY_INLINE void Pack(float* to, const Unpacked<T>& from, size_t count, size_t depth, size_t width) {
+  if (from.contiguous_over_k) {
+    PackByTransposition(to, from, count, depth, width);
+  } else {
+    PackByCopy(to, from, count, depth, width);
+  }
+}
+
+// x *= factor.
+HWY_INLINE void Scale(float* x, size_t n, float factor) {
+  const Lane d;
+  const auto f = hn::Set(d, factor);
+  ForLanes(d, n, [&](size_t i, auto memory) HWY_ATTR {
+    memory.Store(d, hn::Mul(memory.Load(d, x + i), f), x + i);
+  });
 }
 
 // to (rows, columns) = tile [+ factor * from], where the tile has rows of TileColumns().

@@ -12,11 +12,14 @@
 #include "ops/host/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "ops/host/matmul-inl.h"
@@ -37,6 +40,62 @@ inline float* MatmulScratch(size_t n) {
 HWY_BEFORE_NAMESPACE();
 namespace zerobox::host {
 namespace HWY_NAMESPACE {
+
+// A tile, whose sums stay in registers: the loops over it are unrolled.
+template <size_t kRows, size_t kVectors>
+void MultiplyTile(size_t depth, Strided a, Strided b, const float* ahead, float* HWY_RESTRICT out,
+                  size_t out_stride, bool add) {
+  const Lane d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t i = 0; i < kRows; ++i) {
+    hwy::Prefetch(out + i * out_stride);
+    hwy::Prefetch(out + i * out_stride + (kVectors - 1) * lanes);
+  }
+  hn::Vec<Lane> sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
+  }
+  for (; depth != 0; --depth, a.data += a.step, b.data += b.step, ahead += kAheadStep) {
+    hwy::Prefetch(ahead);
+    hn::Vec<Lane> row[kVectors];
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b.data + j * lanes);
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kRows; ++i) {
+      const auto element = hn::Set(d, a.data[i]);
+#pragma GCC unroll 2
+      for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(element, row[j], sum[i][j]);
+    }
+  }
+  if (add) {
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (size_t j = 0; j < kVectors; ++j) {
+        sum[i][j] = hn::Add(hn::LoadU(d, out + i * out_stride + j * lanes), sum[i][j]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kRows; ++i, out += out_stride) {
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, out + j * lanes);
+  }
+}
+
+template <size_t... kIndex>
+constexpr std::array<TileFunction, sizeof...(kIndex)> MakeTileFunctions(
+    std::index_sequence<kIndex...>) {
+  return {&MultiplyTile<kIndex / kTileVectors + 1, kIndex % kTileVectors + 1>...};
+}
+
+TileFunction TileOf(size_t rows, size_t vectors) {
+  static constexpr auto kFunctions =
+      MakeTileFunctions(std::make_index_sequence<kTileRows * kTileVectors>());
+  return kFunctions[(rows - 1) * kTileVectors + vectors - 1];
+}
 
 constexpr size_t kDepth = 384;
 constexpr size_t kRowsInCache = 168;
@@ -89,43 +148,46 @@ struct Step {
 template <typename C>
 HWY_INLINE void ComputeTile(const Step<C>& step, const float* packed_a, size_t row, size_t column,
                             size_t rows, size_t columns, const float* ahead) {
+  constexpr bool kIsFloat = std::is_same_v<C, float>;
   const size_t lanes = hn::Lanes(Lane());
   const size_t vectors = (columns + lanes - 1) / lanes;
   const TileFunction multiply = TileOf(rows, vectors);
   const Strided a{packed_a, step.panel_rows};
   const Strided b{step.b + column * step.depth, TileColumns()};
   C* const c = step.c + row * step.ldc + column;
-  const bool only_step = step.first && step.last;
-  const bool add_to_c = step.first && step.beta != 0 && step.bias == nullptr;
-  const bool add_bias = step.first && step.bias != nullptr;
-  if constexpr (std::is_same_v<C, float>) {
-    // Straight to C.
-    if (vectors * lanes == columns && !add_bias && (!add_to_c || step.beta == 1)) {
-      return multiply(step.depth, a, b, ahead, c, step.ldc, !step.first || add_to_c);
-    }
-  } else if (!step.last) {
-    float* const partial = step.partial + row * step.partial_stride + column;
-    if (!add_to_c && !add_bias) {
-      return multiply(step.depth, a, b, ahead, partial, step.partial_stride, !step.first);
-    }
+  // What the first step adds to.
+  const C* const from = !step.first            ? nullptr
+                        : step.bias != nullptr ? step.bias + column
+                        : step.beta != 0       ? c
+                                               : nullptr;
+  const size_t from_stride = from == c ? step.ldc : 0;
+  const float factor = from == c ? step.beta : 1;
+  // Where sums wait for the next step, in rows of whole vectors or not.
+  float* sums = nullptr;
+  if constexpr (kIsFloat) {
+    sums = c;
+  } else if (step.partial != nullptr) {
+    sums = step.partial + row * step.partial_stride + column;
+  }
+  const size_t sums_stride = kIsFloat ? step.ldc : step.partial_stride;
+  const bool whole = !kIsFloat || vectors * lanes == columns;
+  const bool adds_sums = !step.first || (kIsFloat && from == c && factor == 1);
+  if ((kIsFloat || !step.last) && whole && (from == nullptr || adds_sums)) {
+    return multiply(step.depth, a, b, ahead, sums, sums_stride, adds_sums);
   }
   HWY_ALIGN float tile[kTileRows * kTileVectors * hn::MaxLanes(Lane())];
   multiply(step.depth, a, b, ahead, tile, TileColumns(), false);
-  const C* from = add_bias ? step.bias + column : add_to_c ? c : nullptr;
-  const size_t from_stride = add_bias ? 0 : step.ldc;
-  const float factor = add_to_c ? step.beta : 1;
-  if constexpr (std::is_same_v<C, float>) {
-    if (!step.first) from = c;
-    StoreTile(tile, rows, columns, from, from_stride, factor, c, step.ldc);
-  } else {
-    float* const partial = only_step ? nullptr : step.partial + row * step.partial_stride + column;
-    if (!step.last) {
-      StoreTile(tile, rows, columns, from, from_stride, factor, partial, step.partial_stride);
-    } else if (step.first) {
-      StoreTile(tile, rows, columns, from, from_stride, factor, c, step.ldc);
+  const auto store = [&](auto* to, size_t to_stride) HWY_ATTR {
+    if (step.first) {
+      StoreTile(tile, rows, columns, from, from_stride, factor, to, to_stride);
     } else {
-      StoreTile(tile, rows, columns, partial, step.partial_stride, 1.0f, c, step.ldc);
+      StoreTile(tile, rows, columns, sums, sums_stride, 1.0f, to, to_stride);
     }
+  };
+  if (kIsFloat || step.last) {
+    store(c, step.ldc);
+  } else {
+    store(sums, sums_stride);
   }
 }
 
@@ -182,8 +244,7 @@ HWY_INLINE void Multiply(const MatmulCall& call) {
           PackMatrix(a, call.a, !call.a.transpose, row + begin, end - begin, at, step.depth,
                      panel_rows);
           if (call.alpha != 1) {
-            const size_t packed = RoundUp(end - begin, panel_rows) * step.depth;
-            for (size_t i = 0; i < packed; ++i) a[i] *= call.alpha;
+            Scale(a, RoundUp(end - begin, panel_rows) * step.depth, call.alpha);
           }
           ComputeRows(step, a, begin, end);
         }
