@@ -32,4 +32,5 @@ ops_sources := \
 
 # Those that nvcc compiles, and for tests the emulator's compiler: see ops/cuda/build.mk.
 ops_cuda_sources := \
+  ops/cuda/layernorm.cu \
 

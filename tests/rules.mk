@@ -53,6 +53,7 @@ tests_support_sources := \
 # Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
 tests_emulation_sources := \
   tests/emulation/gpu_test.cpp \
+  tests/emulation/layernorm_test.cpp \
 
 # Kernels that are for tests alone.
 tests_emulation_kernels := \
@@ -62,6 +63,8 @@ tests_emulation_kernels := \
 tests_emulation_support := \
   tests/emulation/fiber.cpp \
   tests/emulation/multiprocessor.cpp \
+  tests/emulation/race.cpp \
+  tests/emulation/race_calls.cpp \
   tests/emulation/shared_memory.cpp \
   tests/emulation/simt.cpp \
   tests/emulation/symbols.cpp \

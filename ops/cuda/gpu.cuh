@@ -105,10 +105,10 @@ cudaError_t AllowDynamicShared(void (*kernel)(Parameters...), size_t bytes) {
 #endif
 }
 
-// Whether 16-byte accesses may go to rows of `columns` T that begin at `pointer`.
-template <typename T>
-bool RowsAreAligned(const T* pointer, int64_t columns) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && columns * sizeof(T) % 16 == 0;
+// Whether 16-byte accesses may begin at each of these.
+template <typename... Ts>
+bool AreAligned(const Ts*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
 //---- Numbers ------------------------------------------------------------------------------------
