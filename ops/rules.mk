@@ -35,5 +35,6 @@ ops_cuda_sources := \
   ops/cuda/column_sums.cu \
   ops/cuda/fill.cu \
   ops/cuda/gelu.cu \
+  ops/cuda/layernorm.cu \
   ops/cuda/residual.cu \
 

@@ -54,6 +54,7 @@ tests_support_sources := \
 tests_emulation_sources := \
   tests/emulation/elementwise_test.cpp \
   tests/emulation/gpu_test.cpp \
+  tests/emulation/layernorm_test.cpp \
 
 # Kernels that are for tests alone.
 tests_emulation_kernels := \
@@ -63,6 +64,8 @@ tests_emulation_kernels := \
 tests_emulation_support := \
   tests/emulation/fiber.cpp \
   tests/emulation/multiprocessor.cpp \
+  tests/emulation/race.cpp \
+  tests/emulation/race_calls.cpp \
   tests/emulation/shared_memory.cpp \
   tests/emulation/simt.cpp \
   tests/emulation/symbols.cpp \
