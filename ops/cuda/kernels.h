@@ -84,6 +84,17 @@ cudaError_t AddColumnSums(cudaStream_t stream, G* sums, const T* x, int64_t rows
 // In floats.
 int64_t AddColumnSumsWorkspace(int64_t rows, int64_t columns, int multiprocessors);
 
+// embedding.cu. Tokens are of [0, vocabulary), which is not checked.
+template <typename T>
+cudaError_t EmbeddingForward(cudaStream_t stream, T* out, const int32_t* tokens, const T* wte,
+                             const T* wpe, SequenceShape shape, const DropoutMask& dropout);
+template <typename T, typename G>
+cudaError_t EmbeddingBackward(cudaStream_t stream, G* dwte, G* dwpe, const T* dout,
+                              const int32_t* tokens, SequenceShape shape, int64_t vocabulary,
+                              const DropoutMask& dropout, void* workspace);
+// In bytes, on an address of 256. Asks the current device, as how it sorts depends on it.
+int64_t EmbeddingBackwardWorkspace(SequenceShape shape, int64_t vocabulary);
+
 }  // namespace zerobox::cuda
 
 #endif  // ZEROBOX_OPS_CUDA_KERNELS_H_
