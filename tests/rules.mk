@@ -55,7 +55,10 @@ tests_support_sources := \
 tests_emulation_sources := \
   tests/emulation/cuda_device_test.cpp \
   tests/emulation/cuda_matmul_test.cpp \
+  tests/emulation/elementwise_test.cpp \
+  tests/emulation/embedding_test.cpp \
   tests/emulation/gpu_test.cpp \
+  tests/emulation/layernorm_test.cpp \
 
 # Kernels that are for tests alone.
 tests_emulation_kernels := \
@@ -69,6 +72,8 @@ tests_emulation_support := \
   tests/emulation/fake_runtime.cpp \
   tests/emulation/fiber.cpp \
   tests/emulation/multiprocessor.cpp \
+  tests/emulation/race.cpp \
+  tests/emulation/race_calls.cpp \
   tests/emulation/shared_memory.cpp \
   tests/emulation/simt.cpp \
   tests/emulation/symbols.cpp \

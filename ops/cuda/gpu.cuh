@@ -105,10 +105,10 @@ cudaError_t AllowDynamicShared(void (*kernel)(Parameters...), size_t bytes) {
 #endif
 }
 
-// Whether 16-byte accesses may go to rows of `columns` T that begin at `pointer`.
-template <typename T>
-bool RowsAreAligned(const T* pointer, int64_t columns) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && columns * sizeof(T) % 16 == 0;
+// Whether 16-byte accesses may begin at each of these.
+template <typename... Ts>
+bool AreAligned(const Ts*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
 //---- Numbers ------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ __device__ __forceinline__ T FromFloat(float x) {
 // x as it is when it was stored as a T.
 template <typename T>
 __device__ __forceinline__ float Round(float x) {
-  return ToFloat(FromFloat<T>(x));
+  return gpu::ToFloat(FromFloat<T>(x));  // not also that of the host, which BFloat16 brings
 }
 
 // Two bf16 in a register, `low` in the lower half: the one with the lower address.

@@ -18,8 +18,18 @@
 #include <cstdint>
 
 #include "ops/bfloat16.h"
+#include "ops/ops.h"
 
 namespace zerobox::cuda {
+
+// As host::DropoutMask, with the sample numbers in device memory.
+struct DropoutMask {
+  float p = 0;
+  uint64_t seed = 0;
+  const int64_t* samples = nullptr;
+  DropoutSite site = DropoutSite::kEmbedding;
+  int layer = 0;
+};
 
 // layernorm.cu
 template <typename T>
@@ -32,6 +42,58 @@ cudaError_t LayerNormBackward(cudaStream_t stream, T* dx, G* dweight, G* dbias, 
                               int multiprocessors);
 // In floats.
 int64_t LayerNormBackwardWorkspace(int64_t rows, int64_t channels, int multiprocessors);
+
+// gelu.cu
+template <typename T>
+cudaError_t GeluForward(cudaStream_t stream, T* out, const T* x, int64_t n);
+template <typename T>
+cudaError_t GeluBackward(cudaStream_t stream, T* dx, const T* x, const T* dout, int64_t n);
+// y (rows, columns) += bias (columns); and out = GELU(y), of y as it is then stored.
+template <typename T>
+cudaError_t AddBias(cudaStream_t stream, T* y, const T* bias, int64_t rows, int64_t columns);
+template <typename T>
+cudaError_t AddBiasGelu(cudaStream_t stream, T* out, T* y, const T* bias, int64_t rows,
+                        int64_t columns);
+
+// residual.cu
+template <typename T>
+cudaError_t ResidualForward(cudaStream_t stream, T* out, const T* x, const T* branch,
+                            SequenceShape shape, const DropoutMask& dropout);
+template <typename T>
+cudaError_t DropoutBackward(cudaStream_t stream, T* dbranch, const T* dout, SequenceShape shape,
+                            const DropoutMask& dropout);
+
+// fill.cu. T may be double in Fill. To and From are float or BFloat16; in Add they are equal, or To
+// is float; in Convert they differ.
+template <typename T>
+cudaError_t Fill(cudaStream_t stream, T* out, int64_t n, float value);
+// The bits of NormalAt's logarithm and cosine are those of the device's library.
+template <typename T>
+cudaError_t FillNormal(cudaStream_t stream, T* out, int64_t n, uint64_t seed,
+                       uint64_t random_stream, int64_t first, float stddev);
+template <typename To, typename From>
+cudaError_t Add(cudaStream_t stream, To* to, const From* from, int64_t n);
+template <typename To, typename From>
+cudaError_t Convert(cudaStream_t stream, To* to, const From* from, int64_t n);
+
+// column_sums.cu
+// sums (columns) += the sum over the rows of x (rows, columns), which is taken in fp32.
+template <typename T, typename G>
+cudaError_t AddColumnSums(cudaStream_t stream, G* sums, const T* x, int64_t rows, int64_t columns,
+                          float* workspace, int multiprocessors);
+// In floats.
+int64_t AddColumnSumsWorkspace(int64_t rows, int64_t columns, int multiprocessors);
+
+// embedding.cu. Tokens are of [0, vocabulary), which is not checked.
+template <typename T>
+cudaError_t EmbeddingForward(cudaStream_t stream, T* out, const int32_t* tokens, const T* wte,
+                             const T* wpe, SequenceShape shape, const DropoutMask& dropout);
+template <typename T, typename G>
+cudaError_t EmbeddingBackward(cudaStream_t stream, G* dwte, G* dwpe, const T* dout,
+                              const int32_t* tokens, SequenceShape shape, int64_t vocabulary,
+                              const DropoutMask& dropout, void* workspace);
+// In bytes, on an address of 256. Asks the current device, as how it sorts depends on it.
+int64_t EmbeddingBackwardWorkspace(SequenceShape shape, int64_t vocabulary);
 
 }  // namespace zerobox::cuda
 
