@@ -217,9 +217,9 @@ $(library) $(tests_library):
 	@rm -f $@
 	$(q)ar rcs $@ $(filter %.o,$^)
 
-$(out)/zerobox: $(call objects,$(main_source)) $(library) $(build_info_object)
+$(out)/zerobox: $(call objects,$(main_source)) $(cuda_program_objects) $(library) $(build_info_object)
 	$(call say,link  ,$@)
-	$(q)$(link) $^ $(libraries) -o $@
+	$(q)$(link) $^ $(libraries) $(cuda_libraries) -o $@
 
 # It runs the program.
 $(out)/tests/program_test: | $(out)/zerobox

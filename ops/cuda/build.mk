@@ -32,11 +32,12 @@ cuda_device_objects := $(call objects,$(ops_cuda_device_sources))
 ifeq ($(CUDA),1)
 # Machine code for these, as far as this nvcc knows them, and PTX of the newest for what comes later.
 CUDA_ARCHS = 80 90 100 120
+comma := ,
 cuda_archs := $(filter $(CUDA_ARCHS),$(patsubst compute_%,%,$(shell $(nvcc) --list-gpu-arch)))
 newest_arch := $(lastword $(sort $(filter ??,$(cuda_archs))) $(sort $(filter ???,$(cuda_archs))))
 NVCCFLAGS =
 nvcc_compile = $(nvcc) -std=c++20 -O3 -lineinfo -I. -ccbin $(lastword $(CXX)) -Werror all-warnings \
-  -Xcompiler -Wall,-Wextra,-ffp-contract=off $(cuda_archs:%=-gencode arch=compute_%,code=sm_%) \
+  -Xcompiler -Wall,-Wextra,-ffp-contract=off $(foreach arch,$(cuda_archs),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
   -gencode arch=compute_$(newest_arch),code=compute_$(newest_arch) $(NVCCFLAGS)
 cuda_objects := $(ops_cuda_sources:%.cu=$(out)/obj/%.cuda.o)
 $(call update,$(out)/nvcc_flags,$(shell $(nvcc) --version | tail -n 1) $(nvcc_compile))
@@ -47,6 +48,13 @@ $(out)/obj/%.cuda.o: %.cu $(out)/nvcc_flags
 	$(q)$(nvcc_compile) -MD -MP -MF $(@:.o=.d) -c $< -o $@
 
 -include $(cuda_objects:.o=.d)
+
+# The program holds the device too, and needs neither a driver nor the toolkit's libraries to start: the runtime is linked
+# statically and looks for the driver when it is first called, and cuBLASLt is loaded then (ops/cuda/cublaslt.cpp).
+cuda_program_objects := $(cuda_device_objects) $(call objects,$(ops_cuda_library_sources))
+cuda_libraries := $(firstword $(wildcard $(foreach folder,lib64 targets/x86_64-linux/lib \
+  targets/sbsa-linux/lib lib,$(cuda_include:%/include=%/$(folder)/libcudart_static.a)))) -ldl -lrt
+-include $(cuda_program_objects:.o=.d)
 endif
 # With CUDA=0 after CUDA=1 the library is made again.
 $(call update,$(out)/cuda,CUDA=$(CUDA))

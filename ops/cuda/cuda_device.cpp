@@ -309,6 +309,13 @@ void CUDART_CB CudaDevice::RunHostFunction(void* host_function) {
   function.done.store(true, std::memory_order_release);  // it may be gone now
 }
 
+absl::StatusOr<void*> CudaDevice::Workspace(int64_t bytes) const {
+  if (bytes <= options_.workspace_bytes) return workspace();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a kernel wanted a workspace of ", bytes, " bytes, and there are ",
+                   options_.workspace_bytes, ". Use a smaller micro-batch"));
+}
+
 bool CudaDevice::IsPinned(const void* data) const {
   const auto* byte = static_cast<const std::byte*>(data);
   return byte >= pinned_memory_ && byte < pinned_memory_ + pinned_bytes_;
@@ -449,8 +456,8 @@ absl::StatusOr<int> CountGpus() {
   int count = 0;
   const absl::Status status = cuda::ToStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   if (status.ok() && count > 0) return count;
-  return absl::UnavailableError(absl::StrCat("this machine has no GPU that the program can use (",
-                                             status.message(), "); use --device=host"));
+  return absl::UnavailableError(
+      absl::StrCat("this machine has no CUDA devices; use --device=host (", status.message(), ")"));
 }
 
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options,

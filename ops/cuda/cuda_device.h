@@ -69,7 +69,9 @@ class CudaDevice final : public Device {
   void EnqueueOnHost(StreamId stream, std::string_view name, std::function<absl::Status()> work);
 
   int multiprocessors() const { return multiprocessors_; }
-  // For work on the compute stream: nothing in it outlives an op. 256-byte aligned.
+  // For work on the compute stream: nothing in it outlives an op. 256-byte aligned. Workspace:
+  // ResourceExhausted when it is smaller than that.
+  absl::StatusOr<void*> Workspace(int64_t bytes) const;
   void* workspace() const { return device_memory_; }
   int64_t workspace_bytes() const { return options_.workspace_bytes; }
 

@@ -10,8 +10,8 @@ namespace {
 
 absl::Status NotBuilt() {
   return absl::UnimplementedError(
-      "this build has no CUDA devices; build with make CUDA=1 (which needs the CUDA toolkit), or "
-      "use --device=host");
+      "this build has no CUDA devices; use --device=host, or build with make CUDA=1, which needs "
+      "the CUDA toolkit");
 }
 
 }  // namespace
