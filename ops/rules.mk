@@ -45,6 +45,7 @@ ops_cuda_library_sources := \
 # Those that nvcc compiles, and for tests the emulator's compiler: see ops/cuda/build.mk.
 ops_cuda_sources := \
   ops/cuda/column_sums.cu \
+  ops/cuda/cross_entropy.cu \
   ops/cuda/embedding.cu \
   ops/cuda/fill.cu \
   ops/cuda/gelu.cu \

@@ -283,11 +283,21 @@ class CudaOps final : public Ops {
     });
   }
 
-  void CrossEntropyForward(Buffer, Buffer, Buffer, int64_t, int64_t) override {
-    Missing("cross_entropy_forward");
+  void CrossEntropyForward(Buffer losses, Buffer logits, Buffer targets, int64_t rows,
+                           int64_t vocabulary) override {
+    Run("cross_entropy_forward", logits.dtype, [&]<typename T>(cudaStream_t stream) {
+      return cuda::CrossEntropyForward(stream, Data<float>(losses, rows),
+                                       Data<T>(logits, rows * vocabulary),
+                                       Data<int32_t>(targets, rows), rows, vocabulary);
+    });
   }
-  void CrossEntropyBackward(Buffer, Buffer, int64_t, int64_t, float) override {
-    Missing("cross_entropy_backward");
+
+  void CrossEntropyBackward(Buffer logits, Buffer targets, int64_t rows, int64_t vocabulary,
+                            float scale) override {
+    Run("cross_entropy_backward", logits.dtype, [&]<typename T>(cudaStream_t stream) {
+      return cuda::CrossEntropyBackward(stream, Data<T>(logits, rows * vocabulary),
+                                        Data<int32_t>(targets, rows), rows, vocabulary, scale);
+    });
   }
 
   void AccumulateSum(Buffer, Buffer) override { Missing("accumulate_sum"); }

@@ -95,6 +95,14 @@ cudaError_t EmbeddingBackward(cudaStream_t stream, G* dwte, G* dwpe, const T* do
 // In bytes, on an address of 256. Asks the current device, as how it sorts depends on it.
 int64_t EmbeddingBackwardWorkspace(SequenceShape shape, int64_t vocabulary);
 
+// cross_entropy.cu. Targets are of [0, vocabulary), or negative: ignored.
+template <typename T>
+cudaError_t CrossEntropyForward(cudaStream_t stream, float* losses, const T* logits,
+                                const int32_t* targets, int64_t rows, int64_t vocabulary);
+template <typename T>
+cudaError_t CrossEntropyBackward(cudaStream_t stream, T* logits, const int32_t* targets,
+                                 int64_t rows, int64_t vocabulary, float scale);
+
 }  // namespace zerobox::cuda
 
 #endif  // ZEROBOX_OPS_CUDA_KERNELS_H_

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,7 +60,8 @@ class Network {
   }
   Buffer Ints(const std::string& name, const std::vector<int32_t>& values) {
     const Buffer buffer = Make(name, DType::kInt32, static_cast<int64_t>(values.size()));
-    device_.CopyFromHost(StreamId::kCompute, buffer, values.data());
+    uploads_.push_back(values);  // which stay until the copy is done
+    device_.CopyFromHost(StreamId::kCompute, buffer, uploads_.back().data());
     return buffer;
   }
 
@@ -96,6 +97,12 @@ class Network {
     const Buffer logits = Make("logits", t, kRows * kVocabulary);
     ops.HeadForward(logits, out, wte, kRows, kChannels, kVocabulary);
 
+    std::vector<int32_t> targets(tokens.rbegin(), tokens.rend());
+    targets[3] = -1;
+    const Buffer target_buffer = Ints("targets", targets);
+    const Buffer losses = Make("losses", DType::kFloat32, kRows);
+    ops.CrossEntropyForward(losses, logits, target_buffer, kRows, kVocabulary);
+    ops.CrossEntropyBackward(logits, target_buffer, kRows, kVocabulary, 0.25f);
     const Buffer dout = Make("dout", t, kRows * kChannels);
     const Buffer dwte = Gradient("dwte", kVocabulary * kChannels);
     const Buffer dwpe = Gradient("dwpe", kShape.positions * kChannels);
@@ -148,6 +155,7 @@ class Network {
   Device& device_;
   const Types types_;
   std::vector<std::string> names_;
+  std::list<std::vector<int32_t>> uploads_;
   std::vector<int64_t> samples_;
   std::map<std::string, Buffer> buffers_;
 };
