@@ -53,10 +53,10 @@ tests_support_sources := \
 
 # Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
 tests_emulation_sources := \
+  tests/emulation/cross_entropy_test.cpp \
   tests/emulation/cuda_device_test.cpp \
   tests/emulation/cuda_matmul_test.cpp \
   tests/emulation/cuda_ops_test.cpp \
-  tests/emulation/cross_entropy_test.cpp \
   tests/emulation/elementwise_test.cpp \
   tests/emulation/embedding_test.cpp \
   tests/emulation/gpu_test.cpp \

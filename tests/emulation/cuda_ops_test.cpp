@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr SequenceShape kShape = {.batch = 2, .positions = 7, .channels = 24};
-constexpr int64_t kRows = kShape.rows();
+constexpr int64_t kRows = kShape.batch * kShape.positions;
 constexpr int64_t kChannels = kShape.channels;
 constexpr int64_t kWide = 40;
 constexpr int64_t kVocabulary = 19;
