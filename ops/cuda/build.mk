@@ -34,7 +34,7 @@ ifeq ($(CUDA),1)
 CUDA_ARCHS = 80 90 100 120
 comma := ,
 cuda_archs := $(filter $(CUDA_ARCHS),$(patsubst compute_%,%,$(shell $(nvcc) --list-gpu-arch)))
-newest_arch := $(lastword $(sort $(filter ??,$(cuda_archs))) $(sort $(filter ???,$(cuda_archs))))
+newest_arch := $(lastword $(filter $(cuda_archs),$(CUDA_ARCHS)))
 NVCCFLAGS =
 nvcc_compile = $(nvcc) -std=c++20 -O3 -lineinfo -I. -ccbin $(lastword $(CXX)) -Werror all-warnings \
   -Xcompiler -Wall,-Wextra,-ffp-contract=off $(foreach arch,$(cuda_archs),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
