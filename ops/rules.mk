@@ -32,6 +32,7 @@ ops_sources := \
 
 # Those that nvcc compiles, and for tests the emulator's compiler: see ops/cuda/build.mk.
 ops_cuda_sources := \
+  ops/cuda/adamw.cu \
   ops/cuda/column_sums.cu \
   ops/cuda/cross_entropy.cu \
   ops/cuda/embedding.cu \
@@ -39,4 +40,5 @@ ops_cuda_sources := \
   ops/cuda/gelu.cu \
   ops/cuda/layernorm.cu \
   ops/cuda/residual.cu \
+  ops/cuda/sums.cu \
 

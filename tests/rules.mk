@@ -57,6 +57,7 @@ tests_emulation_sources := \
   tests/emulation/embedding_test.cpp \
   tests/emulation/gpu_test.cpp \
   tests/emulation/layernorm_test.cpp \
+  tests/emulation/optimizer_test.cpp \
 
 # Kernels that are for tests alone.
 tests_emulation_kernels := \
