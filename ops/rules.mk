@@ -44,6 +44,7 @@ ops_cuda_library_sources := \
 
 # Those that nvcc compiles, and for tests the emulator's compiler: see ops/cuda/build.mk.
 ops_cuda_sources := \
+  ops/cuda/adamw.cu \
   ops/cuda/column_sums.cu \
   ops/cuda/cross_entropy.cu \
   ops/cuda/embedding.cu \
@@ -51,4 +52,5 @@ ops_cuda_sources := \
   ops/cuda/gelu.cu \
   ops/cuda/layernorm.cu \
   ops/cuda/residual.cu \
+  ops/cuda/sums.cu \
 

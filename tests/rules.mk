@@ -61,10 +61,13 @@ tests_emulation_sources := \
   tests/emulation/embedding_test.cpp \
   tests/emulation/gpu_test.cpp \
   tests/emulation/layernorm_test.cpp \
+  tests/emulation/optimizer_test.cpp \
+  tests/emulation/seeded_bugs_test.cpp \
 
 # Kernels that are for tests alone.
 tests_emulation_kernels := \
   tests/emulation/gpu_kernels.cu \
+  tests/emulation/seeded_bugs.cu \
 
 # The emulator, and the fakes of the toolkit's libraries.
 tests_emulation_support := \

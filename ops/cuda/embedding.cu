@@ -69,7 +69,8 @@ struct PositionGradient {
   template <int kCount>
   __device__ __forceinline__ void Run(int64_t, int64_t element) const {
     float sums[kCount] = {}, values[kCount];
-#pragma unroll 4
+    // With dropout registers are short, and Philox covers the time that loads take.
+#pragma unroll(kDropout ? 1 : 4)
     for (int64_t b = 0; b < batch; ++b) {
       Read(values, dout + b * sample_size + element);
       if constexpr (kDropout) {
@@ -130,7 +131,7 @@ struct TokenGradient {
 
 // kCount channels a lane.
 template <typename T, typename G, int kCount, bool kDropout>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     AddRowsKernel(const __grid_constant__ TokenGradient<T, G> task) {
   const int window = static_cast<int>(blockIdx.x) * kWarps + gpu::WarpInBlock();
   const int first = window * kWindow;

@@ -19,6 +19,7 @@
 
 #include "ops/bfloat16.h"
 #include "ops/ops.h"
+#include "ops/optimizer.h"
 
 namespace zerobox::cuda {
 
@@ -102,6 +103,24 @@ cudaError_t CrossEntropyForward(cudaStream_t stream, float* losses, const T* log
 template <typename T>
 cudaError_t CrossEntropyBackward(cudaStream_t stream, T* logits, const int32_t* targets,
                                  int64_t rows, int64_t vocabulary, float scale);
+
+// sums.cu. The sums are in device memory.
+cudaError_t AccumulateSum(cudaStream_t stream, double* sum, const float* x, int64_t n,
+                          double* workspace);
+template <typename G>
+cudaError_t AccumulateSquares(cudaStream_t stream, double* sum, const G* x, int64_t n,
+                              double* workspace);
+// Of both, in doubles.
+int64_t AccumulateWorkspace(int64_t n);
+
+// adamw.cu. `state` is in device memory, as are the n partial sums of PrepareStep. `master` are the
+// fp32 weights; null where the parameters are.
+cudaError_t PrepareStep(cudaStream_t stream, StepState* state, const double* sums, int64_t n,
+                        const OptimizerSettings& settings);
+template <typename P, typename G>
+cudaError_t AdamW(cudaStream_t stream, P* parameters, float* master, G* gradients, float* m,
+                  float* v, int64_t n, bool decay, const StepState* state,
+                  const OptimizerSettings& settings);
 
 }  // namespace zerobox::cuda
 

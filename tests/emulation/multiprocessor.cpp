@@ -247,8 +247,13 @@ void Multiprocessor::ExitThread() {
     Report(absl::StrCat("a thread exits without a wait for its cp.async: ", NameOf(thread.number)));
     copies().Clear();
   }
+  for (const Rendezvous& meeting : warps_[thread.warp].pending) {
+    if ((meeting.lanes >> thread.lane & 1) == 0) continue;
+    Stop(absl::StrCat("divergent warp: a lane exits while others wait for it at ",
+                      Print(meeting.site)));
+  }
   if (alive_ > 0 && barrier_.arrived == alive_) {
-    Report(absl::StrCat("a thread exits while the others wait at __syncthreads ",
+    Report(absl::StrCat("divergent barrier: a thread exits while the others wait at __syncthreads ",
                         Print(barrier_.site), ": ", NameOf(thread.number)));
     ReleaseBarrier();
   }
