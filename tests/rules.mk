@@ -57,6 +57,7 @@ tests_emulation_sources := \
   tests/emulation/cuda_device_test.cpp \
   tests/emulation/cuda_matmul_test.cpp \
   tests/emulation/cuda_ops_test.cpp \
+  tests/emulation/cuda_train_test.cpp \
   tests/emulation/elementwise_test.cpp \
   tests/emulation/embedding_test.cpp \
   tests/emulation/gpu_test.cpp \

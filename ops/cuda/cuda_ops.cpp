@@ -28,14 +28,19 @@ DropoutMask Mask(const Dropout& dropout) {
           .layer = dropout.layer};
 }
 
+template <typename T>
+constexpr DType kDTypeOf = DType::kFloat32;
+template <>
+constexpr DType kDTypeOf<BFloat16> = DType::kBFloat16;
+template <>
+constexpr DType kDTypeOf<double> = DType::kFloat64;
+template <>
+constexpr DType kDTypeOf<int32_t> = DType::kInt32;
+
 // The elements of a buffer, which has at least so many and is of type T.
 template <typename T>
 T* Data(const Buffer& buffer, int64_t at_least) {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, BFloat16> ||
-                std::is_same_v<T, int32_t>);
-  assert(buffer.dtype == (std::is_same_v<T, float>      ? DType::kFloat32
-                          : std::is_same_v<T, BFloat16> ? DType::kBFloat16
-                                                        : DType::kInt32));
+  assert(buffer.dtype == kDTypeOf<T>);
   assert(buffer.elements >= at_least);
   (void)at_least;
   return buffer.As<T>();
@@ -131,14 +136,16 @@ class CudaOps final : public Ops {
   void EmbeddingBackward(Buffer dwte, Buffer dwpe, Buffer dout, Buffer tokens, SequenceShape shape,
                          const Dropout& dropout) override {
     const int64_t vocabulary = dwte.elements / shape.channels;
-    RunWithWorkspace(
-        "embedding_backward", EmbeddingBackwardWorkspace(shape, vocabulary), dout.dtype, dwte.dtype,
-        [&]<typename T, typename G>(cudaStream_t stream, void* workspace) {
-          return cuda::EmbeddingBackward(
-              stream, Data<G>(dwte, shape.channels),
-              Data<G>(dwpe, shape.positions * shape.channels), Data<T>(dout, shape.elements()),
-              Data<int32_t>(tokens, shape.rows()), shape, vocabulary, Mask(dropout), workspace);
-        });
+    Launch("embedding_backward", EmbeddingBackwardWorkspace(shape, vocabulary),
+           [&](cudaStream_t stream, void* workspace) {
+             return CallWith(dout.dtype, dwte.dtype, [&]<typename T, typename G>() {
+               return cuda::EmbeddingBackward(stream, Data<G>(dwte, shape.channels),
+                                              Data<G>(dwpe, shape.positions * shape.channels),
+                                              Data<T>(dout, shape.elements()),
+                                              Data<int32_t>(tokens, shape.rows()), shape,
+                                              vocabulary, Mask(dropout), workspace);
+             });
+           });
   }
 
   void LayerNormForward(Buffer out, Buffer mean, Buffer rstd, Buffer x, Buffer weight, Buffer bias,
@@ -157,15 +164,15 @@ class CudaOps final : public Ops {
     const int multiprocessors = device_.multiprocessors();
     const int64_t bytes =
         SizeOf(DType::kFloat32) * LayerNormBackwardWorkspace(rows, channels, multiprocessors);
-    RunWithWorkspace("layernorm_backward", bytes, x.dtype, dweight.dtype,
-                     [&]<typename T, typename G>(cudaStream_t stream, void* workspace) {
-                       return cuda::LayerNormBackward(
-                           stream, Data<T>(dx, rows * channels), Data<G>(dweight, channels),
-                           Data<G>(dbias, channels), Data<T>(dout, rows * channels),
-                           Data<T>(x, rows * channels), Data<float>(mean, rows),
-                           Data<float>(rstd, rows), Data<T>(weight, channels), rows, channels,
-                           static_cast<float*>(workspace), multiprocessors);
-                     });
+    Launch("layernorm_backward", bytes, [&](cudaStream_t stream, void* workspace) {
+      return CallWith(x.dtype, dweight.dtype, [&]<typename T, typename G>() {
+        return cuda::LayerNormBackward(
+            stream, Data<T>(dx, rows * channels), Data<G>(dweight, channels),
+            Data<G>(dbias, channels), Data<T>(dout, rows * channels), Data<T>(x, rows * channels),
+            Data<float>(mean, rows), Data<float>(rstd, rows), Data<T>(weight, channels), rows,
+            channels, static_cast<float*>(workspace), multiprocessors);
+      });
+    });
   }
 
   void LinearForward(Buffer y, Buffer x, Buffer w, Buffer bias, int64_t rows, int64_t in,
@@ -300,8 +307,23 @@ class CudaOps final : public Ops {
     });
   }
 
-  void AccumulateSum(Buffer, Buffer) override { Missing("accumulate_sum"); }
-  void AccumulateSquares(Buffer, Buffer) override { Missing("accumulate_squares"); }
+  void AccumulateSum(Buffer sum, Buffer x) override {
+    const int64_t bytes = SizeOf(DType::kFloat64) * AccumulateWorkspace(x.elements);
+    Launch("accumulate_sum", bytes, [&](cudaStream_t stream, void* workspace) {
+      return cuda::AccumulateSum(stream, Data<double>(sum, 1), Data<float>(x, 0), x.elements,
+                                 static_cast<double*>(workspace));
+    });
+  }
+
+  void AccumulateSquares(Buffer sum, Buffer x) override {
+    const int64_t bytes = SizeOf(DType::kFloat64) * AccumulateWorkspace(x.elements);
+    Launch("accumulate_squares", bytes, [&](cudaStream_t stream, void* workspace) {
+      return CallWith(x.dtype, [&]<typename G>() {
+        return cuda::AccumulateSquares(stream, Data<double>(sum, 1), Data<G>(x, 0), x.elements,
+                                       static_cast<double*>(workspace));
+      });
+    });
+  }
 
   void Add(Buffer to, Buffer from) override {
     Run("add", to.dtype, [&]<typename T>(cudaStream_t stream) {
@@ -311,8 +333,8 @@ class CudaOps final : public Ops {
 
   void Fill(Buffer out, float value) override {
     if (out.dtype == DType::kFloat64) {
-      return device_.Enqueue(StreamId::kCompute, "fill", [&](cudaStream_t stream) {
-        return ToStatus(cuda::Fill(stream, out.As<double>(), out.elements, value), kLaunch);
+      return Launch("fill", 0, [&](cudaStream_t stream, void*) {
+        return cuda::Fill(stream, Data<double>(out, 0), out.elements, value);
       });
     }
     Run("fill", out.dtype, [&]<typename T>(cudaStream_t stream) {
@@ -327,10 +349,25 @@ class CudaOps final : public Ops {
     });
   }
 
-  void PrepareStep(Buffer, Buffer, const OptimizerSettings&) override { Missing("prepare_step"); }
-  void AdamW(Buffer, Buffer, Buffer, Buffer, Buffer, bool, Buffer,
-             const OptimizerSettings&) override {
-    Missing("adamw");
+  void PrepareStep(Buffer state, Buffer sums, const OptimizerSettings& settings) override {
+    Launch("prepare_step", 0, [&](cudaStream_t stream, void*) {
+      return cuda::PrepareStep(stream, State(state), Data<double>(sums, 0), sums.elements,
+                               settings);
+    });
+  }
+
+  void AdamW(Buffer parameters, Buffer master, Buffer gradients, Buffer m, Buffer v, bool decay,
+             Buffer state, const OptimizerSettings& settings) override {
+    const int64_t n = parameters.elements;
+    Launch("adamw", 0, [&](cudaStream_t stream, void*) {
+      return CallWith(parameters.dtype, gradients.dtype, [&]<typename P, typename G>() {
+        constexpr bool kOwnMaster = std::is_same_v<P, float>;
+        assert(!kOwnMaster || master.empty());
+        return cuda::AdamW(stream, Data<P>(parameters, n),
+                           kOwnMaster ? nullptr : Data<float>(master, n), Data<G>(gradients, n),
+                           Data<float>(m, n), Data<float>(v, n), n, decay, State(state), settings);
+      });
+    });
   }
 
  private:
@@ -341,27 +378,24 @@ class CudaOps final : public Ops {
     });
   }
 
-  // Launches kernel<T>(stream).
-  template <typename Kernel>
-  void Run(std::string_view name, DType t, const Kernel& kernel) {
-    device_.Enqueue(StreamId::kCompute, name, [&](cudaStream_t stream) {
-      return ToStatus(
-          CallWith(t, [&]<typename T>() { return kernel.template operator()<T>(stream); }),
-          kLaunch);
-    });
+  static StepState* State(const Buffer& buffer) {
+    assert(buffer.bytes() >= static_cast<int64_t>(sizeof(StepState)));
+    return reinterpret_cast<StepState*>(buffer.data);
   }
-  // Launches kernel<T, G>(stream, workspace).
-  template <typename Kernel>
-  void RunWithWorkspace(std::string_view name, int64_t bytes, DType t, DType g,
-                        const Kernel& kernel) {
+
+  // Enqueues by launch(stream, workspace), where the workspace has `bytes`.
+  template <typename Function>
+  void Launch(std::string_view name, int64_t bytes, const Function& launch) {
     device_.Enqueue(StreamId::kCompute, name, [&](cudaStream_t stream) {
       const absl::StatusOr<void*> workspace = device_.Workspace(bytes);
-      if (!workspace.ok()) return workspace.status();
-      return ToStatus(CallWith(t, g,
-                               [&]<typename T, typename G>() {
-                                 return kernel.template operator()<T, G>(stream, *workspace);
-                               }),
-                      kLaunch);
+      return workspace.ok() ? ToStatus(launch(stream, *workspace), kLaunch) : workspace.status();
+    });
+  }
+  // Calls kernel<T>(stream).
+  template <typename Kernel>
+  void Run(std::string_view name, DType t, const Kernel& kernel) {
+    Launch(name, 0, [&](cudaStream_t stream, void*) {
+      return CallWith(t, [&]<typename T>() { return kernel.template operator()<T>(stream); });
     });
   }
   void RunMatmul(std::string_view name, const MatmulCall& call) {

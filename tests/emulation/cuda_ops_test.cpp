@@ -17,6 +17,7 @@
 #include "ops/cuda/cuda.h"
 #include "ops/device/host_device.h"
 #include "ops/ops.h"
+#include "ops/optimizer.h"
 #include "tests/emulation/fake_runtime.h"
 
 namespace zerobox {
@@ -120,7 +121,22 @@ class Network {
                           dnormal, x, mean, rstd, weight, kRows, kChannels);
     ops.EmbeddingBackward(dwte, dwpe, dout, token_buffer, kShape, dropout);
     ops.Add(dwpe, dwpe);
-    ops.Fill(Make("filled", DType::kFloat64, 3), 1.5f);
+
+    const Buffer sums = Make("sums", DType::kFloat64, 3);
+    ops.Fill(sums, 1.5f);
+    ops.AccumulateSum(sums.Slice(0, 1), losses);
+    ops.AccumulateSquares(sums.Slice(1, 1), dwte);
+    const Buffer state = Make("state", DType::kInt64, sizeof(StepState) / 8);
+    device_.Zero(StreamId::kCompute, state);
+    const OptimizerSettings settings;
+    ops.PrepareStep(state, sums, settings);
+    const bool own_master = t == DType::kFloat32;
+    const Buffer master =
+        own_master ? Buffer{} : Random("master", DType::kFloat32, kVocabulary * kChannels);
+    const Buffer m = Random("m", DType::kFloat32, kVocabulary * kChannels);
+    const Buffer v = Make("v", DType::kFloat32, kVocabulary * kChannels);
+    ops.Fill(v, 0.25f);
+    ops.AdamW(wte, master, dwte, m, v, /*decay=*/true, state, settings);
   }
 
   // All buffers of floats, on the host.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/emulation/fake_cublaslt.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -53,6 +54,8 @@ struct Algorithm {
   uint64_t workspace_bytes;
   uint32_t alignment[4];
 };
+// So that a product is soon done that writes it.
+constexpr uint64_t kMostWorkspaceBytes = 64 << 10;
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
 struct State {
@@ -365,8 +368,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
       return Refuse("partial sums would be rounded to the output's type");
     }
     if (state.unsupported && state.unsupported(desc.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    // The first is for a larger workspace than there may be.
-    Algorithm algorithm = {Hash(desc, of_a, of_b, out), prefer.workspace_bytes, {}};
+    const uint64_t workspace_bytes = std::min(prefer.workspace_bytes, kMostWorkspaceBytes);
+    Algorithm algorithm = {Hash(desc, of_a, of_b, out), workspace_bytes, {}};
     std::copy(std::begin(prefer.alignment), std::end(prefer.alignment), algorithm.alignment);
     for (int i = 0; i < std::min(requested, 2); ++i) {
       results[i] = {};
@@ -386,17 +389,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
   return Call("cublasLtMatmul", [&] {
-    const Product product = {.description = *reinterpret_cast<Description*>(description),
-                             .a = *reinterpret_cast<Layout*>(a_layout),
-                             .b = *reinterpret_cast<Layout*>(b_layout),
-                             .out = *reinterpret_cast<Layout*>(d_layout),
-                             .a_data = a,
-                             .b_data = b,
-                             .d_data = d,
-                             .alpha = *static_cast<const float*>(alpha),
-                             .beta = *static_cast<const float*>(beta),
-                             .workspace = workspace,
-                             .workspace_bytes = workspace_bytes};
+    Product product = {.description = *reinterpret_cast<Description*>(description),
+                       .a = *reinterpret_cast<Layout*>(a_layout),
+                       .b = *reinterpret_cast<Layout*>(b_layout),
+                       .out = *reinterpret_cast<Layout*>(d_layout),
+                       .a_data = a,
+                       .b_data = b,
+                       .d_data = d,
+                       .alpha = *static_cast<const float*>(alpha),
+                       .beta = *static_cast<const float*>(beta),
+                       .workspace = workspace,
+                       .workspace_bytes = workspace_bytes};
     const char* complaint = Complaint(product.description, product.a, product.b, product.out);
     if (complaint != nullptr) return Refuse(complaint);
     if (algorithm == nullptr) return Refuse("no algorithm: it would be chosen again each time");
@@ -414,6 +417,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
         return Refuse("an operand is less aligned than was said");
       }
     }
+    product.workspace_bytes = chosen.workspace_bytes;
     ++state.counts.products;
     if (product.description.compute == CUBLAS_COMPUTE_32F_FAST_TF32) ++state.counts.tf32_products;
     const cudaError_t error = zerobox::fake_cuda::Enqueue(

@@ -4,7 +4,8 @@
 // runtime. It refuses what the real one refuses: descriptions that do not fit together, operands
 // less aligned than was said, an algorithm that was chosen for something else or needs a larger
 // workspace. A product adds in fp32, in the order of the inner dimension, and rounds once. It
-// writes its whole workspace, so one that two streams share is a race that is reported.
+// writes the workspace that its algorithm wants, so one that two streams share is a race that is
+// reported.
 #ifndef ZEROBOX_TESTS_EMULATION_FAKE_CUBLASLT_H_
 #define ZEROBOX_TESTS_EMULATION_FAKE_CUBLASLT_H_
 
