@@ -16,7 +16,7 @@ ARGS =
 BUILD ?= release
 V =
 
-variants := release asan tsan
+variants := release asan tsan emu emu-asan emu-race
 ifeq (,$(filter $(BUILD),$(variants)))
   $(error BUILD is one of: $(variants); found: $(BUILD))
 endif
@@ -28,19 +28,27 @@ main_source := trainer/main.cpp
 library_sources := $(filter-out $(main_source),$(foreach folder,$(folders),$($(folder)_sources)))
 all_sources := $(library_sources) $(main_source) $(tests_support_sources) $(tests_sources) $(bench_sources)
 
-out := build/$(BUILD)
-program := $(if $(filter release,$(BUILD)),build/zerobox,$(out)/zerobox)
+# The last three run the CUDA kernels in the emulator. Everything else that their tests need is that of another variant.
+host_of_emu := release
+host_of_emu-asan := asan
+host_of_emu-race := release
+host := $(or $(host_of_$(BUILD)),$(BUILD))
+
+out := build/$(host)
+tests_out := build/$(BUILD)
+program := $(if $(filter release,$(host)),build/zerobox,$(out)/zerobox)
 
 # TESTS="layout stage" builds and runs these alone; BENCH likewise.
-TESTS = $(or $($(BUILD)_tests),$(tests_sources:tests/%_test.cpp=%))
+TESTS = $(or $($(BUILD)_tests),$(if $(emulated),$(tests_emulation_sources:tests/emulation/%_test.cpp=%),$(tests_sources:tests/%_test.cpp=%)))
 BENCH = $(bench_sources:bench/%.cpp=%)
-test_programs = $(TESTS:%=$(out)/tests/%_test)
+test_programs = $(TESTS:%=$(tests_out)/tests/%_test)
 bench_programs = $(BENCH:%=$(out)/bench/%)
 
 default: all
 .PHONY: default
 
 ifneq ($(READY),1)
+include ops/cuda/build.mk
 #---- First pass: the goals that people type -------------------------------------------------------------------------
 
 .NOTPARALLEL:
@@ -49,7 +57,7 @@ MAKEFLAGS += --no-print-directory
 # All cores, unless the caller said how many.
 inner = $(MAKE) READY=1 $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 # $(call build,goals): says how many files will be compiled, if any, and compiles them.
-build = files=$$($(inner) -n GOALS='$(1)' goals 2>/dev/null | grep -c "^echo '  c++") || true; \
+build = files=$$($(inner) -n GOALS='$(1)' goals 2>/dev/null | grep -c "^echo '  \(c++\|nvcc\)") || true; \
   [ "$$files" = 0 ] || echo "build: $$files files ($(BUILD))"; $(inner) GOALS='$(1)' goals
 quote = '$(subst ','\'',$(1))'
 
@@ -69,10 +77,14 @@ run: ## trains on the Jargon File; DATA=my.txt STAGE=2 DEVICES=8 ARGS="--steps=2
 	@printf '%s\n' $(call quote,$(run_command))
 	@exec $(run_command)
 
-test: ## builds and runs the tests; TESTS="layout" only these, BUILD=asan|tsan under a sanitizer
+test: ## builds and runs the tests; TESTS="layout" only these, BUILD=asan|tsan under a sanitizer, =emu the CUDA kernels
 	@.ci/setup build test
-	+@$(call build,$(program) $(test_programs))
-	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(out) $(TESTS)
+ifneq (,$(and $(emulated),$(emulation_missing)))
+	@echo $(call quote,$(emulation_missing))
+else
+	+@$(call build,$(if $(emulated),,$(program)) $(test_programs))
+	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(tests_out) $(TESTS)
+endif
 
 check: ## the tests under the address and thread sanitizers, lint, and the rules for source files
 	@.ci/setup build test lint
@@ -85,11 +97,11 @@ bench: ## builds and runs the measurements; BENCH="matmul" only these
 
 format: ## lays out every source file by .clang-format
 	@.ci/setup lint
-	@.ci/source_files cpp h | xargs clang-format -i
+	@.ci/source_files cpp h cu cuh | xargs clang-format -i
 
 lint: ## clang-format and clang-tidy, warnings are errors
 	@.ci/setup build test lint
-	+@unformatted=$$(.ci/source_files cpp h | xargs clang-format --dry-run 2>&1 | \
+	+@unformatted=$$(.ci/source_files cpp h cu cuh | xargs clang-format --dry-run 2>&1 | \
 	    sed -n 's/:.*clang-format-violations.*//p' | sort -u); \
 	  [ -z "$$unformatted" ] || printf '%s: not laid out by .clang-format; run: make format\n' $$unformatted; \
 	  $(inner) -k GOALS=tidy goals && [ -z "$$unformatted" ]
@@ -132,7 +144,7 @@ build/packages.mk: Makefile
 	  printf '%s\n' "package_cflags := $$cflags" "package_libraries := $$libraries" >$@
 
 cpp_flags := -I. $(package_cflags)
-cxx_flags := -std=c++20 -O2 -g1 -Wall -Wextra -Wno-missing-field-initializers -Werror -ffp-contract=off -pthread $($(BUILD)_flags)
+cxx_flags := -std=c++20 -O2 -g1 -Wall -Wextra -Wno-missing-field-initializers -Werror -ffp-contract=off -pthread $($(host)_flags)
 libraries := $(package_libraries)
 # Only what needs GoogleTest asks for it: a plain `make` does without.
 gtest_libraries = $(shell pkg-config --libs gmock gtest_main)
@@ -190,22 +202,24 @@ goals: $(GOALS) ; @:
 $(out)/obj/%.o: %.cpp $(out)/flags
 	@mkdir -p $(@D)
 	$(call say,c++   ,$<)
-	$(q)$(compile) -MD -MP -c $< -o $@
+	$(q)$(compile) $(object_flags) -MD -MP -c $< -o $@
 
 $(build_info_object): $(out)/build_info.cpp $(out)/flags
 	@mkdir -p $(@D)
 	$(q)$(compile) -MD -MP -c $< -o $@
 
-$(library): $(call objects,$(library_sources)) $(folders:%=%/rules.mk)
+include ops/cuda/build.mk
+
+$(library): $(call objects,$(library_sources)) $(cuda_objects) $(out)/cuda $(folders:%=%/rules.mk)
 $(tests_library): $(call objects,$(tests_support_sources)) tests/rules.mk
 $(library) $(tests_library):
 	@mkdir -p $(@D)
 	@rm -f $@
 	$(q)ar rcs $@ $(filter %.o,$^)
 
-$(out)/zerobox: $(call objects,$(main_source)) $(library) $(build_info_object)
+$(out)/zerobox: $(call objects,$(main_source)) $(cuda_program_objects) $(library) $(build_info_object)
 	$(call say,link  ,$@)
-	$(q)$(link) $^ $(libraries) -o $@
+	$(q)$(link) $^ $(libraries) $(cuda_libraries) -o $@
 
 # It runs the program.
 $(out)/tests/program_test: | $(out)/zerobox

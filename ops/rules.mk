@@ -5,6 +5,7 @@ ops_sources := \
   ops/collectives/host_communicator.cpp \
   ops/collectives/plan_communicator.cpp \
   ops/collectives/reduce.cpp \
+  ops/cuda/no_cuda.cpp \
   ops/device/abort.cpp \
   ops/device/device.cpp \
   ops/device/host_device.cpp \
@@ -28,4 +29,28 @@ ops_sources := \
   ops/optimizer.cpp \
   ops/philox.cpp \
   ops/plan_ops.cpp \
+
+
+# The CUDA device, which needs the toolkit's headers: in the program with CUDA=1, and in the tests of BUILD=emu.
+ops_cuda_device_sources := \
+  ops/cuda/affinity.cpp \
+  ops/cuda/cuda_device.cpp \
+  ops/cuda/cuda_ops.cpp \
+  ops/cuda/matmul.cpp \
+
+# And what tests have a fake of instead.
+ops_cuda_library_sources := \
+  ops/cuda/cublaslt.cpp \
+
+# Those that nvcc compiles, and for tests the emulator's compiler: see ops/cuda/build.mk.
+ops_cuda_sources := \
+  ops/cuda/adamw.cu \
+  ops/cuda/column_sums.cu \
+  ops/cuda/cross_entropy.cu \
+  ops/cuda/embedding.cu \
+  ops/cuda/fill.cu \
+  ops/cuda/gelu.cu \
+  ops/cuda/layernorm.cu \
+  ops/cuda/residual.cu \
+  ops/cuda/sums.cu \
 

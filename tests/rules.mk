@@ -52,6 +52,40 @@ tests_support_sources := \
   tests/reference.cpp \
   tests/small_run.cpp \
 
+# Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
+tests_emulation_sources := \
+  tests/emulation/cross_entropy_test.cpp \
+  tests/emulation/cuda_device_test.cpp \
+  tests/emulation/cuda_matmul_test.cpp \
+  tests/emulation/cuda_ops_test.cpp \
+  tests/emulation/cuda_train_test.cpp \
+  tests/emulation/elementwise_test.cpp \
+  tests/emulation/embedding_test.cpp \
+  tests/emulation/gpu_test.cpp \
+  tests/emulation/layernorm_test.cpp \
+  tests/emulation/optimizer_test.cpp \
+  tests/emulation/seeded_bugs_test.cpp \
+
+# Kernels that are for tests alone.
+tests_emulation_kernels := \
+  tests/emulation/gpu_kernels.cu \
+  tests/emulation/seeded_bugs.cu \
+
+# The emulator, and the fakes of the toolkit's libraries.
+tests_emulation_support := \
+  tests/emulation/fake_cublaslt.cpp \
+  tests/emulation/fake_machine.cpp \
+  tests/emulation/fake_memory.cpp \
+  tests/emulation/fake_runtime.cpp \
+  tests/emulation/fiber.cpp \
+  tests/emulation/multiprocessor.cpp \
+  tests/emulation/race.cpp \
+  tests/emulation/race_calls.cpp \
+  tests/emulation/shared_memory.cpp \
+  tests/emulation/simt.cpp \
+  tests/emulation/symbols.cpp \
+  tests/emulation/warp.cpp \
+
 # The subset that `make check` runs under a sanitizer, by name without _test (empty: all of them), and the
 # GoogleTest filter it runs them with (empty: every test; -Suite.Name leaves one out). Left out is what a
 # sanitizer would only see again: matrices on many devices; and under the thread sanitizer also on one, or on two

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "ops/cuda/cuda.h"
 #include "ops/device/host_memory.h"
 
 namespace zerobox {
@@ -165,16 +166,23 @@ absl::Status ResolveSchedule(Resolver& resolver, TrainSettings& settings) {
 absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSettings& settings) {
   const std::string device = resolver.ZEROBOX_TAKE(device);
   if (device == "cuda") {
-    return absl::InvalidArgumentError(
-        "--device=cuda: this build has no CUDA devices; use --device=host");
+    const absl::StatusOr<int> gpus = CountGpus();
+    if (!gpus.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--device=cuda: ", gpus.status().message()));
+    }
   }
-  if (device != "auto" && device != "host") {
+  if (device != "auto" && device != "host" && device != "cuda") {
     return absl::InvalidArgumentError(absl::StrCat(
         "--device=", device, ": wanted auto, host or cuda, found '", device, "'; try host"));
   }
   if (device == "auto") resolver.Derive("device", "host");
-  settings.device = "host";
+  settings.device = device == "cuda" ? "cuda" : "host";
   settings.devices = static_cast<int>(resolver.ZEROBOX_TAKE(devices));
+  if (device == "cuda" && settings.devices != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device=cuda with --devices=", settings.devices,
+                     ": this version trains on one GPU; give --devices=1"));
+  }
   settings.threads = static_cast<int>(
       resolver.ZEROBOX_TAKE(threads, "derived", std::optional<int64_t>(machine.cores)));
   const int64_t share =

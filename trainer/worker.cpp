@@ -12,6 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoints/safetensors.h"
+#include "ops/collectives/plan_communicator.h"
+#include "ops/cuda/cuda.h"
 #include "trainer/model_file.h"
 
 namespace zerobox {
@@ -34,24 +36,9 @@ void Worker::Run() {
 }
 
 absl::Status Worker::SetUp() {
-  HostDeviceOptions options{
-      .rank = rank_,
-      .regions = run_.plan.ranks[rank_].regions,
-      .host_regions = run_.plan.ranks[rank_].host_regions,
-      .threads = settings_.threads_per_device(),
-      .host_threads = settings_.offload_optimizer ? settings_.threads_per_device() : 1,
-      .poison = run_.hooks.poison,
-      .recorder = run_.hooks.recorder,
-      .threaded_compute = run_.hooks.threaded_compute,
-      .drop_wait = run_.hooks.drop_wait};
-  options.regions[static_cast<int>(Region::kPersistent)] += run_.hooks.extra_bytes;
-  auto device = HostDevice::Make(options, run_.abort);
-  if (!device.ok()) {
-    return absl::Status(device.status().code(),
-                        absl::StrCat("device ", rank_, ": ", device.status().message()));
+  if (absl::Status status = MakeDevice(); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("device ", rank_, ": ", status.message()));
   }
-  device_ = *std::move(device);
-  communicator_ = run_.group.Join(rank_, *device_);
   replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
   ParameterSource given;
@@ -62,6 +49,42 @@ absl::Status Worker::SetUp() {
   }
   replica_->InitializeWeights(given);
   return device_->status();
+}
+
+absl::Status Worker::MakeDevice() {
+  const RankPlan& plan = run_.plan.ranks[rank_];
+  RegionBytes regions = plan.regions;
+  regions[static_cast<int>(Region::kPersistent)] += run_.hooks.extra_bytes;
+  const int host_threads = settings_.offload_optimizer ? settings_.threads_per_device() : 1;
+  if (settings_.device == "cuda") {
+    auto device = MakeCudaDevice({.rank = rank_,
+                                  .gpu = rank_,
+                                  .regions = regions,
+                                  .host_regions = plan.host_regions,
+                                  .threads = settings_.threads_per_device(),
+                                  .recorder = run_.hooks.recorder,
+                                  .drop_wait = run_.hooks.drop_wait},
+                                 run_.abort);
+    if (!device.ok()) return device.status();
+    device_ = *std::move(device);
+    // One rank has nothing to send.
+    communicator_ = std::make_unique<PlanCommunicator>(rank_, settings_.devices);
+    return absl::OkStatus();
+  }
+  auto device = HostDevice::Make({.rank = rank_,
+                                  .regions = regions,
+                                  .host_regions = plan.host_regions,
+                                  .threads = settings_.threads_per_device(),
+                                  .host_threads = host_threads,
+                                  .poison = run_.hooks.poison,
+                                  .recorder = run_.hooks.recorder,
+                                  .threaded_compute = run_.hooks.threaded_compute,
+                                  .drop_wait = run_.hooks.drop_wait},
+                                 run_.abort);
+  if (!device.ok()) return device.status();
+  communicator_ = run_.group.Join(rank_, **device);
+  device_ = *std::move(device);
+  return absl::OkStatus();
 }
 
 absl::Status Worker::TrainAndSave() {

@@ -52,6 +52,7 @@ class Worker {
 
  private:
   absl::Status SetUp();
+  absl::Status MakeDevice();  // and its communicator
   absl::Status TrainAndSave();
   absl::Status TrainStep(int64_t step);
   absl::Status Evaluate(int64_t step);
@@ -67,7 +68,7 @@ class Worker {
   RankResult result_;
   std::string where_ = "not started";
   std::string phase_ = "set-up";
-  std::unique_ptr<HostDevice> device_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Replica> replica_;
 };

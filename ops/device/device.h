@@ -92,6 +92,16 @@ class Device {
   virtual void Fail(absl::Status error) = 0;
   // The device's first failure, or the run's.
   virtual absl::Status status() const = 0;
+
+  // Waits until its streams have done what they have, of which an abort skips what it can; nothing
+  // may be enqueued afterwards. The memory stays for other ranks that may still read it.
+  virtual void StopStreams() {}
+  // What the worker's thread is waiting for now ("" when it is not), and the same for a stream:
+  // an event's name, or what was set with SetWaitingFor. Once the run has failed it stays what it
+  // was then. For the report of a failed run, and for tests that must know that a thread has
+  // arrived at a wait. Thread-safe.
+  virtual std::string WaitingFor(StreamId) const { return ""; }
+  virtual void SetWaitingFor(StreamId, std::string) {}
 };
 
 }  // namespace zerobox

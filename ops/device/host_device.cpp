@@ -3,14 +3,13 @@
 
 #include <cassert>
 #include <cstring>
-#include <exception>
-#include <new>
 #include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "ops/device/guarded.h"
 #include "ops/device/host_memory.h"
 #include "ops/device/host_stream.h"
 #include "ops/device/thread_sanitizer.h"
@@ -19,29 +18,6 @@
 
 namespace zerobox {
 namespace {
-
-// Runs `work` with exceptions turned into a Status.
-template <typename Work>
-absl::Status Guarded(const Work& work) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        "the machine has no memory left for the program itself; use a smaller --device_memory");
-  } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("unexpected exception: ", e.what()));
-  }
-}
-
-// Rounds each region up to whole allocations; returns their sum.
-int64_t RoundUp(RegionBytes& regions) {
-  int64_t total = 0;
-  for (int64_t& bytes : regions) {
-    bytes = (bytes + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
-    total += bytes;
-  }
-  return total;
-}
 
 absl::Status NoThread(const std::system_error& error) {
   return absl::ResourceExhaustedError(
@@ -98,9 +74,10 @@ class HostDevice::HostEvent final : public Event {
 
 absl::StatusOr<std::unique_ptr<HostDevice>> HostDevice::Make(HostDeviceOptions options,
                                                              Abort& abort) {
-  absl::StatusOr<HostMemory> memory = HostMemory::Reserve(RoundUp(options.regions));
+  absl::StatusOr<HostMemory> memory = HostMemory::Reserve(RoundUpRegions(options.regions));
   if (!memory.ok()) return memory.status();
-  absl::StatusOr<HostMemory> host_memory = HostMemory::Reserve(RoundUp(options.host_regions));
+  absl::StatusOr<HostMemory> host_memory =
+      HostMemory::Reserve(RoundUpRegions(options.host_regions));
   if (!host_memory.ok()) return host_memory.status();
   auto device = std::unique_ptr<HostDevice>(new HostDevice(options, abort));
   device->state_ =

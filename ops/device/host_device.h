@@ -38,11 +38,8 @@ class HostDevice final : public Device {
  public:
   // ResourceExhausted when the machine does not give the memory. `abort` outlives the device.
   static absl::StatusOr<std::unique_ptr<HostDevice>> Make(HostDeviceOptions options, Abort& abort);
-  // Waits until its streams have done what they have, of which an abort skips all work that has not
-  // begun; nothing may be enqueued afterwards. The memory stays for other ranks that may still read
-  // it.
-  void StopStreams();
-  ~HostDevice() override;  // waits for its streams, as StopStreams does
+  void StopStreams() override;  // an abort skips all work that has not begun
+  ~HostDevice() override;       // waits for its streams, as StopStreams does
 
   std::unique_ptr<Event> MakeEvent(std::string_view name) override;
   void Record(Event& event, StreamId stream) override;
@@ -71,12 +68,8 @@ class HostDevice final : public Device {
   void ParallelFor(StreamId stream, int64_t tasks, const std::function<void(int64_t)>& task);
   int threads(StreamId stream = StreamId::kCompute) const;
 
-  // What the worker's thread is waiting for now ("" when it is not), and the same for a stream:
-  // an event's name, or what was set with SetWaitingFor. Once the run has failed it stays what it
-  // was then. For the report of a failed run, and for tests that must know that a thread has
-  // arrived at a wait. Thread-safe.
-  std::string WaitingFor(StreamId stream) const;
-  void SetWaitingFor(StreamId stream, std::string what);
+  std::string WaitingFor(StreamId stream) const override;
+  void SetWaitingFor(StreamId stream, std::string what) override;
 
   Abort& abort() { return abort_; }
   int rank() const { return options_.rank; }

@@ -25,6 +25,12 @@ constexpr int64_t RoundUp(int64_t bytes) {
 
 }  // namespace
 
+int64_t RoundUpRegions(RegionBytes& regions) {
+  int64_t total = 0;
+  for (int64_t& bytes : regions) total += bytes = RoundUp(bytes);
+  return total;
+}
+
 std::string_view Name(Category category) {
   switch (category) {
     case Category::kParameters:

@@ -50,6 +50,9 @@ using RegionBytes = std::array<int64_t, kRegions>;
 // Every allocation is rounded up to this, and the rounding is counted in its category.
 inline constexpr int64_t kAllocationAlignment = 128;
 
+// Rounds each region up to whole allocations; returns their sum.
+int64_t RoundUpRegions(RegionBytes& regions);
+
 template <typename T>
 using PerCategory = std::array<T, kCategories>;
 

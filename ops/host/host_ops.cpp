@@ -18,7 +18,7 @@
 namespace zerobox {
 namespace {
 
-// The threads of a stream.
+// The threads of a host device's stream.
 class StreamThreads final : public host::Threads {
  public:
   StreamThreads(HostDevice& device, StreamId stream) : device_(device), stream_(stream) {}
@@ -79,8 +79,8 @@ void CallWith(DType t, DType g, const Kernel& kernel) {
 
 class HostOps final : public Ops {
  public:
-  HostOps(HostDevice& device, StreamId stream)
-      : device_(device), stream_(stream), threads_(device, stream) {}
+  HostOps(EnqueueWork enqueue, std::unique_ptr<host::Threads> threads)
+      : enqueue_(std::move(enqueue)), owned_threads_(std::move(threads)) {}
 
   void EmbeddingForward(Buffer out, Buffer tokens, Buffer wte, Buffer wpe, SequenceShape shape,
                         const Dropout& dropout) override {
@@ -281,7 +281,7 @@ class HostOps final : public Ops {
   // Runs `kernel`, which has copies of its arguments, in its turn on the stream.
   template <typename Kernel>
   void Run(std::string_view name, Kernel kernel) {
-    device_.Enqueue(stream_, name, [kernel = std::move(kernel)] {
+    enqueue_(name, [kernel = std::move(kernel)] {
       kernel();
       return absl::OkStatus();
     });
@@ -296,15 +296,23 @@ class HostOps final : public Ops {
     Run(name, [t, g, kernel = std::move(kernel)] { CallWith(t, g, kernel); });
   }
 
-  HostDevice& device_;
-  const StreamId stream_;
-  StreamThreads threads_;
+  const EnqueueWork enqueue_;
+  const std::unique_ptr<host::Threads> owned_threads_;
+  host::Threads& threads_ = *owned_threads_;
 };
 
 }  // namespace
 
 std::unique_ptr<Ops> MakeHostOps(HostDevice& device, StreamId stream) {
-  return std::make_unique<HostOps>(device, stream);
+  return MakeHostOps(
+      [&device, stream](std::string_view name, std::function<absl::Status()> work) {
+        device.Enqueue(stream, name, std::move(work));
+      },
+      std::make_unique<StreamThreads>(device, stream));
+}
+
+std::unique_ptr<Ops> MakeHostOps(EnqueueWork enqueue, std::unique_ptr<host::Threads> threads) {
+  return std::make_unique<HostOps>(std::move(enqueue), std::move(threads));
 }
 
 }  // namespace zerobox

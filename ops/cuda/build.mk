@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+# How the CUDA sources (.cu) are compiled: by nvcc with CUDA=1, and for the emulator (tests/emulation/simt.h) as
+# ordinary C++ in the variants emu, emu-asan and emu-race. The toolkit is found and never installed: in CUDA_HOME, which
+# if set is the only place; else in /usr/local/cuda or beside the nvcc on PATH. The emulator needs its headers alone.
+
+nvcc_on_path := $(shell command -v nvcc)
+cuda_folders := $(or $(CUDA_HOME),/usr/local/cuda $(foreach nvcc,$(nvcc_on_path) $(realpath $(nvcc_on_path)),$(nvcc:%/bin/nvcc=%)))
+cuda_include := $(firstword $(foreach folder,$(cuda_folders),$(if $(and $(wildcard $(folder)/include/cuda_runtime.h),$(wildcard \
+  $(folder)/include/cuda_bf16.h)),$(folder)/include)))
+nvcc := $(firstword $(wildcard $(cuda_folders:%=%/bin/nvcc)))
+
+# CUDA=1 is the default where there is a GPU to run on.
+CUDA ?= $(if $(and $(nvcc),$(or $(wildcard /dev/nvidia0),$(shell command -v nvidia-smi))),1,0)
+ifeq ($(CUDA)-$(nvcc),1-)
+  $(error CUDA=1 needs nvcc, which is in none of: $(cuda_folders:%=%/bin). Set CUDA_HOME to where the toolkit is)
+endif
+
+emulated := $(filter emu%,$(BUILD))
+emulation_missing := $(if $(cuda_include),,skipped: the tests that run the CUDA kernels without a GPU need the headers of the \
+  CUDA toolkit (cuda_runtime.h and cuda_bf16.h), which are in none of: $(cuda_folders:%=%/include). Set CUDA_HOME to where it is)
+
+ifeq ($(READY),1)
+
+# For files that include the toolkit's headers. Ours are C++20 without extensions that nvcc lacks.
+$(out)/obj/tests/emulation/%.o $(out)/obj/ops/cuda/%.o: object_flags = $(cuda_include:%=-isystem %)
+
+# The device; not in the library, where ops/cuda/no_cuda.cpp stands for it in every program that does not link these.
+cuda_device_objects := $(call objects,$(ops_cuda_device_sources))
+-include $(cuda_device_objects:.o=.d)
+
+#---- nvcc ----
+ifeq ($(CUDA),1)
+# Machine code for these, as far as this nvcc knows them, and PTX of the newest for what comes later.
+CUDA_ARCHS = 80 90 100 120
+comma := ,
+cuda_archs := $(filter $(CUDA_ARCHS),$(patsubst compute_%,%,$(shell $(nvcc) --list-gpu-arch)))
+newest_arch := $(lastword $(filter $(cuda_archs),$(CUDA_ARCHS)))
+NVCCFLAGS =
+nvcc_compile = $(nvcc) -std=c++20 -O3 -lineinfo -I. -ccbin $(lastword $(CXX)) -Werror all-warnings \
+  -Xcompiler -Wall,-Wextra,-ffp-contract=off $(foreach arch,$(cuda_archs),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
+  -gencode arch=compute_$(newest_arch),code=compute_$(newest_arch) $(NVCCFLAGS)
+cuda_objects := $(ops_cuda_sources:%.cu=$(out)/obj/%.cuda.o)
+$(call update,$(out)/nvcc_flags,$(shell $(nvcc) --version | tail -n 1) $(nvcc_compile))
+
+$(out)/obj/%.cuda.o: %.cu $(out)/nvcc_flags
+	@mkdir -p $(@D)
+	$(call say,nvcc  ,$<)
+	$(q)$(nvcc_compile) -MD -MP -MF $(@:.o=.d) -c $< -o $@
+
+-include $(cuda_objects:.o=.d)
+
+# The program holds the device too, and needs neither a driver nor the toolkit's libraries to start: the runtime is linked
+# statically and looks for the driver when it is first called, and cuBLASLt is loaded then (ops/cuda/cublaslt.cpp).
+cuda_program_objects := $(cuda_device_objects) $(call objects,$(ops_cuda_library_sources))
+cuda_libraries := $(firstword $(wildcard $(foreach folder,lib64 targets/x86_64-linux/lib \
+  targets/sbsa-linux/lib lib,$(cuda_include:%/include=%/$(folder)/libcudart_static.a)))) -ldl -lrt
+-include $(cuda_program_objects:.o=.d)
+endif
+# With CUDA=0 after CUDA=1 the library is made again.
+$(call update,$(out)/cuda,CUDA=$(CUDA))
+
+#---- The emulator ----
+ifneq (,$(emulated))
+# Optimised less where a sanitizer's calls take the time. The checker of accesses gets its calls from the compiler's
+# support for the thread sanitizer, but is a run-time library of its own: tests/emulation/race.h. clang is better at
+# it: gcc at -O1 makes no call for stores of what a function returns, and none for memcpy.
+race_compiler := $(if $(shell command -v clang++),clang++ -O1,$(CXX) -O2)
+emu_compile := $(CXX) -O2
+emu-asan_compile := $(CXX) -O1 $(asan_flags)
+emu-race_compile := $(race_compiler) -fsanitize=thread
+# A tile is written as 16-byte words and read as numbers, which nvcc allows. Registers that are loaded and used under the
+# same condition look uninitialised to gcc.
+kernel_compile := $($(BUILD)_compile) -x c++ -DGPU_EMULATION -std=c++20 -g -Wall -Wextra -Werror -Wno-unknown-pragmas \
+  -Wno-missing-field-initializers -Wno-uninitialized -Wno-maybe-uninitialized -Wno-unknown-warning-option \
+  -ffp-contract=off -fno-strict-aliasing -pthread -I. $(foreach folder,$(cuda_include) $(wildcard $(cuda_include)/cccl),-isystem $(folder))
+$(call update,$(tests_out)/kernel_flags,$(shell $(firstword $($(BUILD)_compile)) --version | head -n 1) $(kernel_compile))
+
+# clang 14 copies 16 bytes by a plain memcpy, which the checker would not see.
+watch_copies = objcopy --redefine-sym memcpy=__tsan_memcpy --redefine-sym memmove=__tsan_memmove \
+  --redefine-sym memset=__tsan_memset
+$(tests_out)/obj/%.o: %.cu $(tests_out)/kernel_flags
+	@mkdir -p $(@D)
+	$(call say,c++   ,$<)
+	$(q)$(kernel_compile) -MD -MP -c $< -o $@
+	$(if $(filter emu-race,$(BUILD)),$(q)$(watch_copies) $@)
+
+kernel_objects := $(patsubst %.cu,$(tests_out)/obj/%.o,$(ops_cuda_sources) $(tests_emulation_kernels))
+kernels_library := $(tests_out)/libkernels.a
+emulation_library := $(out)/libemulation.a
+$(kernels_library): $(kernel_objects)
+$(emulation_library): $(call objects,$(tests_emulation_support))
+$(kernels_library) $(emulation_library): tests/rules.mk
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(q)ar rcs $@ $(filter %.o,$^)
+
+$(tests_out)/tests/%: $(out)/obj/tests/emulation/%.o $(cuda_device_objects) $(kernels_library) $(emulation_library) $(tests_library) $(library) \
+    | $(build_info_object)
+	@mkdir -p $(@D)
+	$(call say,link  ,$@)
+	$(q)$(link) $^ $(build_info_object) $(gtest_libraries) $(libraries) -o $@
+
+-include $(kernel_objects:.o=.d) $(patsubst %.cpp,$(out)/obj/%.d,$(tests_emulation_support) $(tests_emulation_sources))
+endif
+
+endif

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// cuBLASLt's functions, as far as ops/cuda/matmul.cpp calls them, each of which finds the real one
+// when it is first called. So the program starts on machines without the toolkit's libraries, and
+// finds them where the toolkit is installed, also if the loader does not know that place.
+#include "ops/cuda/cublaslt.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace zerobox::cuda {
+namespace {
+
+struct Library {
+  Library() {
+    const std::string name = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR);
+    std::vector<std::string> places = {name};
+    if (const char* home = std::getenv("CUDA_HOME");
+        home != nullptr) {  // NOLINT(concurrency-mt-unsafe)
+      places.push_back(absl::StrCat(home, "/lib64/", name));
+    }
+    places.push_back(absl::StrCat("/usr/local/cuda/lib64/", name));
+    for (const std::string& place : places) {
+      handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (handle != nullptr) return;
+    }
+    problem = absl::StrCat("the CUDA toolkit's ", name,
+                           " is neither where the loader looks (LD_LIBRARY_PATH) nor in "
+                           "$CUDA_HOME/lib64 or /usr/local/cuda/lib64: ",
+                           dlerror());
+  }
+  void* handle = nullptr;
+  std::string problem;
+};
+
+const Library& TheLibrary() {
+  static const Library library;
+  return library;
+}
+
+template <typename Function>
+Function* Find(const char* name) {
+  void* handle = TheLibrary().handle;
+  return handle == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(handle, name));
+}
+
+}  // namespace
+
+std::string CublasLtProblem() { return TheLibrary().problem; }
+
+}  // namespace zerobox::cuda
+
+// Defines a function of cuBLASLt.
+#define ZEROBOX_FORWARD(name, parameters, arguments)                                 \
+  cublasStatus_t name parameters {                                                   \
+    static auto* const function = ::zerobox::cuda::Find<decltype(name)>(#name);      \
+    return function == nullptr ? CUBLAS_STATUS_NOT_INITIALIZED : function arguments; \
+  }
+
+extern "C" {
+
+ZEROBOX_FORWARD(cublasLtCreate, (cublasLtHandle_t * handle), (handle))
+ZEROBOX_FORWARD(cublasLtDestroy, (cublasLtHandle_t handle), (handle))
+ZEROBOX_FORWARD(cublasLtMatrixLayoutCreate,
+                (cublasLtMatrixLayout_t * layout, cudaDataType type, uint64_t rows, uint64_t cols,
+                 int64_t ld),
+                (layout, type, rows, cols, ld))
+ZEROBOX_FORWARD(cublasLtMatrixLayoutDestroy, (cublasLtMatrixLayout_t layout), (layout))
+ZEROBOX_FORWARD(cublasLtMatmulDescCreate,
+                (cublasLtMatmulDesc_t * desc, cublasComputeType_t compute, cudaDataType_t scale),
+                (desc, compute, scale))
+ZEROBOX_FORWARD(cublasLtMatmulDescDestroy, (cublasLtMatmulDesc_t desc), (desc))
+ZEROBOX_FORWARD(cublasLtMatmulDescSetAttribute,
+                (cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                 const void* value, size_t bytes),
+                (desc, attribute, value, bytes))
+ZEROBOX_FORWARD(cublasLtMatmulPreferenceCreate, (cublasLtMatmulPreference_t * preference),
+                (preference))
+ZEROBOX_FORWARD(cublasLtMatmulPreferenceDestroy, (cublasLtMatmulPreference_t preference),
+                (preference))
+ZEROBOX_FORWARD(cublasLtMatmulPreferenceSetAttribute,
+                (cublasLtMatmulPreference_t preference,
+                 cublasLtMatmulPreferenceAttributes_t attribute, const void* value, size_t bytes),
+                (preference, attribute, value, bytes))
+ZEROBOX_FORWARD(cublasLtMatmulAlgoGetHeuristic,
+                (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                 cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                 cublasLtMatmulPreference_t preference, int requested,
+                 cublasLtMatmulHeuristicResult_t results[], int* returned),
+                (handle, desc, a, b, c, d, preference, requested, results, returned))
+ZEROBOX_FORWARD(cublasLtMatmul,
+                (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
+                 const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                 cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                 cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                 const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
+                 cudaStream_t stream),
+                (handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
+                 algorithm, workspace, workspace_bytes, stream))
+
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+  static auto* const function =
+      ::zerobox::cuda::Find<decltype(cublasLtGetStatusName)>("cublasLtGetStatusName");
+  return function == nullptr ? "cuBLASLt was not loaded" : function(status);
+}
+
+}  // extern "C"

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GPUs as devices: what the rest of the program sees of them. It needs nothing of the CUDA toolkit,
+// so it is there in every build; one without CUDA answers with an error that says so.
+#ifndef ZEROBOX_OPS_CUDA_CUDA_H_
+#define ZEROBOX_OPS_CUDA_CUDA_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ops/device/abort.h"
+#include "ops/device/device.h"
+#include "ops/device/recorder.h"
+
+namespace zerobox {
+
+struct CudaDeviceOptions {
+  int rank = 0;                // names the device in messages and in the recorder
+  int gpu = 0;                 // its number on this machine
+  RegionBytes regions{};       // what to reserve, from the plan
+  RegionBytes host_regions{};  // the same of the host side: pinned memory
+  int threads = 1;             // of the kernels on the host side
+  // Beside the regions: what cuBLASLt and the kernels of the compute stream use as they like.
+  int64_t workspace_bytes = int64_t{32} << 20;
+  Recorder* recorder = nullptr;
+  // For tests. Wait and HostWait ignore this edge: "EVENT -> STREAM", or "EVENT -> host".
+  std::string drop_wait = {};
+};
+
+// This build has the CUDA device.
+bool BuiltWithCuda();
+// The GPUs of this machine, 1 or more. Unimplemented in a build without CUDA; Unavailable, with the
+// reason, where there is no GPU or no driver. Called before the program has threads: it asks the
+// driver to load every kernel when a device is made, not when it is first used.
+absl::StatusOr<int> CountGpus();
+
+// Called on the worker's thread: that thread is the GPU's from then on. ResourceExhausted when the
+// GPU, or the machine, does not give the memory. `abort` outlives the device.
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options,
+                                                       Abort& abort);
+
+}  // namespace zerobox
+
+#endif  // ZEROBOX_OPS_CUDA_CUDA_H_

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ops/cuda/affinity.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/status.h"
+#include "ops/device/guarded.h"
+#include "ops/host/host_ops.h"
+#include "ops/host/threads.h"
+
+namespace zerobox::cuda {
+namespace {
+
+constexpr StreamId kAllStreams[] = {StreamId::kCompute, StreamId::kCommunication, StreamId::kToHost,
+                                    StreamId::kFromHost};
+
+absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
+
+absl::Status Annotate(const absl::Status& status, std::string_view where) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), ", ", View(where)));
+}
+
+// Giving things back: nothing is left to do where it fails.
+void Ignore(cudaError_t error) {
+  if (error != cudaSuccess) (void)cudaGetLastError();
+}
+
+// Between two questions whether the GPU is done: at first it will be soon.
+class Pause {
+ public:
+  void operator()() {
+    if (std::chrono::steady_clock::now() - begin_ < std::chrono::microseconds(50)) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+class TeamThreads final : public host::Threads {
+ public:
+  TeamThreads(ThreadTeam& team, CudaDevice& device) : team_(team), device_(device) {}
+  int count() const override { return team_.threads(); }
+  void For(int64_t tasks, const std::function<void(int64_t)>& task) override {
+    team_.Run(tasks, [&](int64_t i) {
+      absl::Status status = Guarded([&] {
+        task(i);
+        return absl::OkStatus();
+      });
+      if (!status.ok()) device_.Fail(std::move(status));
+    });
+  }
+
+ private:
+  ThreadTeam& team_;
+  CudaDevice& device_;
+};
+
+}  // namespace
+
+class CudaDevice::CudaEvent final : public Event {
+ public:
+  CudaEvent(std::string_view name, cudaEvent_t handle) : Event(name), handle(handle) {}
+  // Work that waits for the event still waits for its latest record.
+  ~CudaEvent() override {
+    if (handle != nullptr) Ignore(cudaEventDestroy(handle));
+  }
+  const cudaEvent_t handle;  // null: the device has failed
+  bool recorded = false;
+};
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Make(const CudaDeviceOptions& options,
+                                                             Abort& abort) {
+  auto device = std::unique_ptr<CudaDevice>(new CudaDevice(options, abort));
+  absl::Status status = device->SetUp();
+  if (!status.ok()) return Annotate(status, absl::StrCat("on GPU ", options.gpu));
+  return device;
+}
+
+CudaDevice::CudaDevice(const CudaDeviceOptions& options, Abort& abort)
+    : options_(options), abort_(abort) {}
+
+absl::Status CudaDevice::SetUp() {
+  // Creates the GPU's context, and loads the kernels (see CountGpus).
+  absl::Status status = ToStatus(cudaSetDevice(options_.gpu), "cudaSetDevice");
+  if (!status.ok()) return status;
+  char pci_device[32] = "";
+  status = ToStatus(cudaDeviceGetPCIBusId(pci_device, sizeof pci_device, options_.gpu),
+                    "cudaDeviceGetPCIBusId");
+  if (!status.ok()) return status;
+  StayNear(pci_device);  // before memory is touched and threads begin
+  status = ToStatus(
+      cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, options_.gpu),
+      "cudaDeviceGetAttribute");
+  if (status.ok()) status = Reserve();
+  if (status.ok()) status = CreateStreams();
+  if (!status.ok()) return status;
+  const bool offload = std::any_of(host_regions_.begin(), host_regions_.end(),
+                                   [](int64_t bytes) { return bytes > 0; });
+  try {
+    // Without offload nothing runs there.
+    team_ = std::make_unique<ThreadTeam>(offload ? options_.threads : 1);
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the machine does not give a device one more thread: ", error.what()));
+  }
+  host_ops_ = MakeHostOps(
+      [this](std::string_view name, std::function<absl::Status()> work) {
+        EnqueueOnHost(StreamId::kToHost, name, std::move(work));
+      },
+      std::make_unique<TeamThreads>(*team_, *this));
+  absl::StatusOr<std::unique_ptr<Ops>> ops = MakeCudaOps(*this);
+  if (!ops.ok()) return ops.status();
+  ops_ = *std::move(ops);
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::Reserve() {
+  regions_ = options_.regions;
+  host_regions_ = options_.host_regions;
+  const int64_t bytes = options_.workspace_bytes + RoundUpRegions(regions_);
+  void* memory = nullptr;
+  absl::Status status = ToStatus(cudaMalloc(&memory, static_cast<size_t>(bytes)), "cudaMalloc");
+  if (!status.ok()) {
+    size_t free = 0;
+    size_t total = 0;
+    Ignore(cudaMemGetInfo(&free, &total));
+    return Annotate(status, absl::StrCat("wanted ", bytes, " bytes, free are ", free, " of ", total,
+                                         ". Use a smaller model or micro-batch, a higher ZeRO "
+                                         "stage, or offload"));
+  }
+  device_memory_ = static_cast<std::byte*>(memory);
+  const int64_t staging = kStagingBytes * kStreams;
+  pinned_bytes_ = staging + RoundUpRegions(host_regions_);
+  status =
+      ToStatus(cudaHostAlloc(&memory, static_cast<size_t>(pinned_bytes_), cudaHostAllocDefault),
+               "cudaHostAlloc");
+  if (!status.ok()) {
+    return Annotate(status, absl::StrCat("wanted ", pinned_bytes_,
+                                         " bytes of the machine's memory. Offload less"));
+  }
+  pinned_memory_ = static_cast<std::byte*>(memory);
+  for (int i = 0; i < kStreams; ++i) {
+    streams_[static_cast<size_t>(i)].staging = pinned_memory_ + i * kStagingBytes;
+  }
+  pool_ = std::make_unique<MemoryPool>(device_memory_ + options_.workspace_bytes, regions_);
+  host_pool_ = std::make_unique<MemoryPool>(pinned_memory_ + staging, host_regions_);
+  pool_->set_recorder(options_.recorder, options_.rank);
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::CreateStreams() {
+  int least = 0;
+  int greatest = 0;
+  absl::Status status = ToStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                                 "cudaDeviceGetStreamPriorityRange");
+  for (const StreamId id : kAllStreams) {
+    if (!status.ok()) return status;
+    // Collectives have few blocks; these begin as soon as any of compute's end.
+    const int priority = id == StreamId::kCommunication ? greatest : least;
+    status = ToStatus(cudaStreamCreateWithPriority(&Of(id).handle, cudaStreamNonBlocking, priority),
+                      "cudaStreamCreateWithPriority");
+  }
+  return status;
+}
+
+CudaDevice::~CudaDevice() {
+  StopStreams();
+  for (Stream& stream : streams_) {
+    if (stream.handle != nullptr) Ignore(cudaStreamDestroy(stream.handle));
+  }
+  if (device_memory_ != nullptr) Ignore(cudaFree(device_memory_));
+  if (pinned_memory_ != nullptr) Ignore(cudaFreeHost(pinned_memory_));
+}
+
+void CudaDevice::StopStreams() {
+  for (Stream& stream : streams_) {
+    if (stream.handle == nullptr) continue;
+    Pause pause;
+    cudaError_t state = cudaStreamQuery(stream.handle);
+    for (; state == cudaErrorNotReady; state = cudaStreamQuery(stream.handle)) pause();
+    Ignore(state);
+    // An error of the GPU itself returns at once from this too: then nothing runs there any more.
+    if (state != cudaSuccess) Ignore(cudaStreamSynchronize(stream.handle));
+  }
+}
+
+std::unique_ptr<Event> CudaDevice::MakeEvent(std::string_view name) {
+  cudaEvent_t handle = nullptr;
+  if (!abort_.failed()) {
+    absl::Status status = ToStatus(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming),
+                                   "cudaEventCreateWithFlags");
+    if (!status.ok()) Fail(Annotate(status, absl::StrCat("for event ", View(name))));
+  }
+  return std::make_unique<CudaEvent>(name, handle);
+}
+
+void CudaDevice::Record(Event& event, StreamId stream) {
+  if (options_.recorder != nullptr) options_.recorder->OnRecord(options_.rank, stream, event);
+  auto& cuda_event = static_cast<CudaEvent&>(event);
+  if (abort_.failed() || cuda_event.handle == nullptr) return;
+  absl::Status status =
+      ToStatus(cudaEventRecord(cuda_event.handle, Of(stream).handle), "cudaEventRecord");
+  if (!status.ok()) return Fail(Annotate(status, absl::StrCat("of event ", event.name())));
+  cuda_event.recorded = true;
+}
+
+void CudaDevice::Wait(StreamId stream, const Event& event) {
+  const auto& cuda_event = static_cast<const CudaEvent&>(event);
+  if (!cuda_event.recorded) return;
+  if (options_.recorder != nullptr) options_.recorder->OnWait(options_.rank, stream, event);
+  if (abort_.failed() || Dropped(event.name(), Name(stream))) return;
+  absl::Status status =
+      ToStatus(cudaStreamWaitEvent(Of(stream).handle, cuda_event.handle, 0), "cudaStreamWaitEvent");
+  if (!status.ok()) Fail(Annotate(status, absl::StrCat("for event ", event.name())));
+}
+
+absl::Status CudaDevice::HostWait(const Event& event) {
+  const auto& cuda_event = static_cast<const CudaEvent&>(event);
+  if (!cuda_event.recorded) return status();
+  if (options_.recorder != nullptr) options_.recorder->OnHostWait(options_.rank, event);
+  if (Dropped(event.name(), "host")) return status();
+  SetWaitingFor(StreamId::kCompute, event.name());
+  for (Pause pause; !abort_.failed(); pause()) {
+    const cudaError_t error = cudaEventQuery(cuda_event.handle);
+    if (error == cudaSuccess) break;
+    if (error == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // the runtime keeps it as if it were one
+      continue;
+    }
+    Fail(Annotate(ToStatus(error, "cudaEventQuery"),
+                  absl::StrCat("in what was enqueued before event ", event.name())));
+  }
+  SetWaitingFor(StreamId::kCompute, "");
+  return status();
+}
+
+bool CudaDevice::Dropped(std::string_view event, std::string_view waiter) const {
+  if (options_.drop_wait.empty()) return false;
+  return options_.drop_wait == absl::StrCat(View(event), " -> ", View(waiter));
+}
+
+int64_t CudaDevice::Announce(StreamId stream, std::string_view name) {
+  const int64_t id = next_op_++;
+  if (options_.recorder != nullptr) options_.recorder->OnEnqueue(options_.rank, stream, name, id);
+  return id;
+}
+
+void CudaDevice::Enqueue(StreamId stream, std::string_view name, const Start& start) {
+  Announce(stream, name);
+  if (abort_.failed()) return;
+  absl::Status status = start(Of(stream).handle);
+  if (status.ok()) status = ToStatus(cudaGetLastError(), "cudaGetLastError");
+  if (!status.ok()) {
+    Fail(Annotate(status, absl::StrCat("in ", View(name), " on stream ", View(Name(stream)))));
+  }
+}
+
+void CudaDevice::EnqueueOnHost(StreamId stream, std::string_view name,
+                               std::function<absl::Status()> work) {
+  const int64_t id = next_op_;  // which Enqueue announces
+  Enqueue(stream, name,
+          [&](cudaStream_t) { return LaunchOnHost(stream, name, id, std::move(work)); });
+}
+
+absl::Status CudaDevice::LaunchOnHost(StreamId stream, std::string_view name, int64_t id,
+                                      std::function<absl::Status()> work) {
+  std::deque<HostFunction>& functions = Of(stream).host_functions;
+  while (!functions.empty() && functions.front().done.load(std::memory_order_acquire)) {
+    functions.pop_front();
+  }
+  HostFunction& function = functions.emplace_back();
+  function.device = this;
+  function.stream = stream;
+  function.name = name;
+  function.id = id;
+  function.work = std::move(work);
+  absl::Status status = ToStatus(cudaLaunchHostFunc(Of(stream).handle, &RunHostFunction, &function),
+                                 "cudaLaunchHostFunc");
+  if (!status.ok()) functions.pop_back();
+  return status;
+}
+
+void CUDART_CB CudaDevice::RunHostFunction(void* host_function) {
+  auto& function = *static_cast<HostFunction*>(host_function);
+  CudaDevice& device = *function.device;
+  Recorder* recorder = function.id < 0 ? nullptr : device.options_.recorder;
+  const int rank = device.options_.rank;
+  if (!device.abort_.failed()) {
+    if (recorder != nullptr) recorder->OnBegin(rank, function.stream, function.name, function.id);
+    absl::Status status = Guarded(function.work);
+    if (recorder != nullptr) recorder->OnEnd(rank, function.stream, function.name, function.id);
+    if (!status.ok()) device.Fail(std::move(status));
+  }
+  function.done.store(true, std::memory_order_release);  // it may be gone now
+}
+
+absl::StatusOr<void*> CudaDevice::Workspace(int64_t bytes) const {
+  if (bytes <= options_.workspace_bytes) return workspace();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a kernel wanted a workspace of ", bytes, " bytes, and there are ",
+                   options_.workspace_bytes, ". Use a smaller micro-batch"));
+}
+
+bool CudaDevice::IsPinned(const void* data) const {
+  const auto* byte = static_cast<const std::byte*>(data);
+  return byte >= pinned_memory_ && byte < pinned_memory_ + pinned_bytes_;
+}
+
+void CudaDevice::Copy(StreamId stream, Buffer to, Buffer from) {
+  assert(to.dtype == from.dtype && to.elements == from.elements);
+  Enqueue(stream, "copy", [&](cudaStream_t handle) {
+    if (to.empty()) return absl::OkStatus();
+    return ToStatus(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()),
+                                    cudaMemcpyDeviceToDevice, handle),
+                    "cudaMemcpyAsync");
+  });
+}
+
+void CudaDevice::Zero(StreamId stream, Buffer buffer) {
+  if (IsPinned(buffer.data)) {
+    return EnqueueOnHost(stream, "zero", [buffer] {
+      std::memset(buffer.data, 0, static_cast<size_t>(buffer.bytes()));
+      return absl::OkStatus();
+    });
+  }
+  Enqueue(stream, "zero", [&](cudaStream_t handle) {
+    if (buffer.empty()) return absl::OkStatus();
+    return ToStatus(cudaMemsetAsync(buffer.data, 0, static_cast<size_t>(buffer.bytes()), handle),
+                    "cudaMemsetAsync");
+  });
+}
+
+void CudaDevice::CopyToHost(StreamId stream, void* to, Buffer from) {
+  Enqueue(stream, "copy_to_host", [&](cudaStream_t handle) {
+    if (from.empty()) return absl::OkStatus();
+    copied_.to_host += from.bytes();
+    if (!IsPinned(to)) {
+      return StagedToHost(stream, static_cast<std::byte*>(to), from.data, from.bytes());
+    }
+    return ToStatus(cudaMemcpyAsync(to, from.data, static_cast<size_t>(from.bytes()),
+                                    cudaMemcpyDeviceToHost, handle),
+                    "cudaMemcpyAsync");
+  });
+}
+
+void CudaDevice::CopyFromHost(StreamId stream, Buffer to, const void* from) {
+  Enqueue(stream, "copy_from_host", [&](cudaStream_t handle) {
+    if (to.empty()) return absl::OkStatus();
+    copied_.from_host += to.bytes();
+    if (!IsPinned(from)) {
+      return StagedFromHost(stream, to.data, static_cast<const std::byte*>(from), to.bytes());
+    }
+    return ToStatus(cudaMemcpyAsync(to.data, from, static_cast<size_t>(to.bytes()),
+                                    cudaMemcpyHostToDevice, handle),
+                    "cudaMemcpyAsync");
+  });
+}
+
+// The runtime itself would block, or read the memory at a time of its own, where it is not pinned.
+// The stream's order alone keeps a piece in the staging memory until it has been passed on.
+absl::Status CudaDevice::StagedToHost(StreamId stream, std::byte* to, const std::byte* from,
+                                      int64_t bytes) {
+  std::byte* staging = Of(stream).staging;
+  for (int64_t begin = 0; begin < bytes; begin += kStagingBytes) {
+    const auto piece = static_cast<size_t>(std::min(kStagingBytes, bytes - begin));
+    absl::Status status = ToStatus(
+        cudaMemcpyAsync(staging, from + begin, piece, cudaMemcpyDeviceToHost, Of(stream).handle),
+        "cudaMemcpyAsync");
+    if (!status.ok()) return status;
+    status = LaunchOnHost(stream, "copy_to_host", -1, [to, begin, staging, piece] {
+      std::memcpy(to + begin, staging, piece);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::StagedFromHost(StreamId stream, std::byte* to, const std::byte* from,
+                                        int64_t bytes) {
+  std::byte* staging = Of(stream).staging;
+  for (int64_t begin = 0; begin < bytes; begin += kStagingBytes) {
+    const auto piece = static_cast<size_t>(std::min(kStagingBytes, bytes - begin));
+    absl::Status status = LaunchOnHost(stream, "copy_from_host", -1, [from, begin, staging, piece] {
+      std::memcpy(staging, from + begin, piece);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    status = ToStatus(
+        cudaMemcpyAsync(to + begin, staging, piece, cudaMemcpyHostToDevice, Of(stream).handle),
+        "cudaMemcpyAsync");
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void CudaDevice::Fail(absl::Status error) {
+  assert(!error.ok());
+  // What another rank's failure made fail here keeps the name of that rank.
+  const absl::Status of_run = abort_.status();
+  std::string message(error.message());
+  if (of_run.ok() || error != of_run) message = absl::StrCat("rank ", options_.rank, ": ", message);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (code_ != absl::StatusCode::kOk) return;
+    code_ = error.code();
+    message_ = message;
+  }
+  abort_.Fail(absl::Status(error.code(), message));
+}
+
+absl::Status CudaDevice::status() const {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (code_ != absl::StatusCode::kOk) return absl::Status(code_, message_);
+  }
+  return abort_.status();
+}
+
+std::string CudaDevice::WaitingFor(StreamId stream) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return waiting_for_[static_cast<size_t>(stream)];
+}
+
+void CudaDevice::SetWaitingFor(StreamId stream, std::string what) {
+  if (abort_.failed()) return;  // it stays what it was
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waiting_for_[static_cast<size_t>(stream)] = std::move(what);
+}
+
+}  // namespace zerobox::cuda
+
+namespace zerobox {
+
+bool BuiltWithCuda() { return true; }
+
+absl::StatusOr<int> CountGpus() {
+  // The program has one thread still. A kernel that is loaded at its first launch may wait for the
+  // GPU to be idle, which it never is in a collective.
+  (void)setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
+  int count = 0;
+  const absl::Status status = cuda::ToStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  if (status.ok() && count > 0) return count;
+  return absl::UnavailableError(
+      absl::StrCat("this machine has no CUDA devices; use --device=host (", status.message(), ")"));
+}
+
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options,
+                                                       Abort& abort) {
+  return cuda::CudaDevice::Make(options, abort);
+}
+
+}  // namespace zerobox

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA device of a build without CUDA: none. It lies in the library, and a program with CUDA
+// links ops/cuda/cuda_device.cpp before it.
+#include "absl/status/status.h"
+#include "ops/cuda/cuda.h"
+
+namespace zerobox {
+namespace {
+
+absl::Status NotBuilt() {
+  return absl::UnimplementedError(
+      "this build has no CUDA devices; use --device=host, or build with make CUDA=1, which needs "
+      "the CUDA toolkit");
+}
+
+}  // namespace
+
+bool BuiltWithCuda() { return false; }
+absl::StatusOr<int> CountGpus() { return NotBuilt(); }
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions&, Abort&) {
+  return NotBuilt();
+}
+
+}  // namespace zerobox

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef ZEROBOX_OPS_CUDA_STATUS_H_
+#define ZEROBOX_OPS_CUDA_STATUS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace zerobox::cuda {
+
+// OK, or "CALL: what is wrong (cudaErrorName)". The runtime then forgets the error, so that it is
+// not taken for that of a later call.
+inline absl::Status ToStatus(cudaError_t error, std::string_view call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  (void)cudaGetLastError();
+  const std::string message =
+      absl::StrCat(absl::string_view(call.data(), call.size()), ": ", cudaGetErrorString(error),
+                   " (", cudaGetErrorName(error), ")");
+  if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
+  return absl::InternalError(message);
+}
+
+}  // namespace zerobox::cuda
+
+#endif  // ZEROBOX_OPS_CUDA_STATUS_H_

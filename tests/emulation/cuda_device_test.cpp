@@ -1,0 +1,628 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The promises of ops/device/device.h, kept by the CUDA device under every order of its streams.
+#include "ops/cuda/cuda_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/cuda/status.h"
+#include "ops/ops.h"
+#include "tests/emulation/fake_runtime.h"
+
+namespace zerobox {
+namespace {
+
+using cuda::CudaDevice;
+using fake_cuda::Access;
+using fake_cuda::Policy;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr auto kCompute = StreamId::kCompute;
+constexpr auto kCommunication = StreamId::kCommunication;
+constexpr auto kToHost = StreamId::kToHost;
+constexpr auto kFromHost = StreamId::kFromHost;
+constexpr StreamId kAllStreams[] = {kCompute, kCommunication, kToHost, kFromHost};
+
+CudaDeviceOptions Options() {
+  CudaDeviceOptions options;
+  options.regions = {4096, 0, 0, 8 << 20};
+  options.host_regions = {8 << 20, 0, 0, 0};
+  options.threads = 2;
+  options.workspace_bytes = 1024;
+  return options;
+}
+
+std::unique_ptr<CudaDevice> MakeDevice(Abort& abort, const CudaDeviceOptions& options = Options()) {
+  auto device = CudaDevice::Make(options, abort);
+  EXPECT_TRUE(device.ok()) << device.status();
+  return device.ok() ? *std::move(device) : nullptr;
+}
+
+Buffer Floats(Device& device, int64_t elements) {
+  return device.Allocate(Region::kTransient, Category::kWorkspace, DType::kFloat32, elements,
+                         "test");
+}
+
+// Puts `work` into a stream, as a kernel that touches `accesses`.
+void Launch(CudaDevice& device, StreamId stream, std::function<void()> work,
+            std::vector<Access> accesses = {}) {
+  device.Enqueue(stream, "kernel", [&](cudaStream_t handle) {
+    return cuda::ToStatus(fake_cuda::Enqueue(handle, "kernel", accesses, work), "launch");
+  });
+}
+Access Read(const Buffer& b) { return {b.data, static_cast<size_t>(b.bytes()), false}; }
+Access Write(const Buffer& b) { return {b.data, static_cast<size_t>(b.bytes()), true}; }
+
+absl::Status WaitForAll(Device& device) {
+  for (const StreamId stream : kAllStreams) {
+    const std::unique_ptr<Event> end = device.MakeEvent("end");
+    device.Record(*end, stream);
+    if (absl::Status status = device.HostWait(*end); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+class CudaDeviceTest : public testing::TestWithParam<Policy> {
+ protected:
+  void SetUp() override { Reset(); }
+  void TearDown() override { EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty()); }
+  void Reset() const { fake_cuda::Reset({.policy = GetParam(), .seed = 3}); }
+};
+INSTANTIATE_TEST_SUITE_P(, CudaDeviceTest, testing::ValuesIn(fake_cuda::kPolicies),
+                         [](const testing::TestParamInfo<Policy>& policy) {
+                           std::string name = fake_cuda::Name(policy.param);
+                           std::erase(name, ' ');
+                           return name;
+                         });
+
+TEST_P(CudaDeviceTest, RunsAStreamInOrder) {
+  for (const StreamId stream : kAllStreams) {
+    Reset();
+    Abort abort;
+    auto device = MakeDevice(abort);
+    std::vector<int> order;
+    for (int i = 0; i < 100; ++i) {
+      if (i % 3 == 0) {
+        device->EnqueueOnHost(stream, "note", [&order, i] {
+          order.push_back(i);
+          return absl::OkStatus();
+        });
+      } else {
+        Launch(*device, stream, [&order, i] { order.push_back(i); });
+      }
+    }
+    EXPECT_THAT(order, IsEmpty()) << "enqueueing waited for the work";
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    std::vector<int> expected(100);
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(order, expected);
+  }
+}
+
+TEST_P(CudaDeviceTest, OrdersEveryPairOfStreamsByAnEvent) {
+  for (const StreamId first : kAllStreams) {
+    for (const StreamId second : kAllStreams) {
+      if (first == second) continue;
+      Reset();
+      Abort abort;
+      auto device = MakeDevice(abort);
+      const Buffer buffer = Floats(*device, 8);
+      const auto event = device->MakeEvent("edge");
+      float seen = 0;
+      for (int i = 0; i < 5; ++i) Launch(*device, first, [] {});
+      Launch(*device, first, [buffer] { buffer.As<float>()[0] = 7; }, {Write(buffer)});
+      device->Record(*event, first);
+      device->Wait(second, *event);
+      Launch(*device, second, [&, buffer] { seen = buffer.As<float>()[0]; }, {Read(buffer)});
+      ASSERT_TRUE(WaitForAll(*device).ok());
+      EXPECT_EQ(seen, 7);
+    }
+  }
+}
+
+TEST_P(CudaDeviceTest, AMissingEventIsReportedWithItsStreamsAndTheBuffer) {
+  for (const StreamId first : kAllStreams) {
+    for (const StreamId second : kAllStreams) {
+      if (first == second) continue;
+      Reset();
+      Abort abort;
+      CudaDeviceOptions options = Options();
+      options.drop_wait = "edge -> " + std::string(Name(second));
+      auto device = MakeDevice(abort, options);
+      const Buffer buffer = Floats(*device, 8);
+      fake_cuda::NameMemory(
+          [buffer](const void* data) { return data == buffer.Slice(4, 1).data ? "gradient" : ""; });
+      const auto event = device->MakeEvent("edge");
+      device->Zero(first, buffer);
+      device->Record(*event, first);
+      device->Wait(second, *event);
+      Launch(*device, second, [] {}, {Read(buffer.Slice(4, 2))});
+      ASSERT_TRUE(WaitForAll(*device).ok());
+      // Which of both came second depends on the policy.
+      const std::vector<std::string> reports = fake_cuda::TakeReports();
+      ASSERT_EQ(reports.size(), 1u);
+      EXPECT_THAT(reports[0], HasSubstr("race: "));
+      EXPECT_THAT(reports[0], HasSubstr("stream " + std::string(Name(first)) + " of device 0"));
+      EXPECT_THAT(reports[0], HasSubstr("stream " + std::string(Name(second)) + " of device 0"));
+      EXPECT_THAT(reports[0], HasSubstr("memory of device 0 +51"));
+      if (reports[0].find("reads 8 bytes") != std::string::npos) {
+        EXPECT_THAT(reports[0], HasSubstr("(gradient)"));
+      }
+    }
+  }
+}
+
+TEST_P(CudaDeviceTest, TheHostSeesWhatItWaitedForAndNothingElse) {
+  for (const bool dropped : {false, true}) {
+    Reset();
+    Abort abort;
+    CudaDeviceOptions options = Options();
+    if (dropped) options.drop_wait = "copied -> host";
+    auto device = MakeDevice(abort, options);
+    const Buffer on_host =
+        device->AllocateOnHost(Category::kWorkspace, DType::kFloat32, 8, "landed");
+    const Buffer buffer = Floats(*device, 8);
+    const auto event = device->MakeEvent("copied");
+    const auto other = device->MakeEvent("other");
+    device->Zero(kToHost, buffer);
+    device->CopyToHost(kToHost, on_host.data, buffer);
+    device->Record(*event, kToHost);
+    device->Record(*other, kFromHost);
+    ASSERT_TRUE(device->HostWait(*event).ok());
+    EXPECT_EQ(on_host.As<float>()[7] == 0, !dropped) << "NaN before";
+    ASSERT_TRUE(WaitForAll(*device).ok());
+  }
+}
+
+TEST_P(CudaDeviceTest, WaitsForTheLatestRecordBeforeTheCall) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  const auto event = device->MakeEvent("edge");
+  std::vector<std::string> log;
+  Launch(*device, kCommunication, [&] { log.push_back("one"); });
+  device->Record(*event, kCommunication);
+  Launch(*device, kCommunication, [&] { log.push_back("two"); });
+  device->Record(*event, kCommunication);
+  device->Wait(kToHost, *event);
+  Launch(*device, kToHost, [&] { log.push_back("after"); });
+  ASSERT_TRUE(WaitForAll(*device).ok());
+  EXPECT_EQ(log, (std::vector<std::string>{"one", "two", "after"}));
+}
+
+TEST_P(CudaDeviceTest, WaitsForNoLaterRecord) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  const auto event = device->MakeEvent("edge");
+  const auto back = device->MakeEvent("back");
+  std::vector<std::string> log;
+  device->Record(*event, kCommunication);
+  device->Wait(kToHost, *event);
+  Launch(*device, kToHost, [&] { log.push_back("after the first"); });
+  device->Record(*back, kToHost);
+  device->Wait(kCommunication, *back);  // a deadlock if kToHost waited for the record below
+  Launch(*device, kCommunication, [&] { log.push_back("second"); });
+  device->Record(*event, kCommunication);
+  ASSERT_TRUE(WaitForAll(*device).ok());
+  EXPECT_EQ(log, (std::vector<std::string>{"after the first", "second"}));
+}
+
+TEST_P(CudaDeviceTest, HasNothingToWaitForBeforeTheFirstRecord) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  const auto event = device->MakeEvent("never");
+  for (const StreamId stream : kAllStreams) device->Wait(stream, *event);
+  EXPECT_TRUE(device->HostWait(*event).ok());
+  EXPECT_TRUE(WaitForAll(*device).ok());
+  EXPECT_EQ(fake_cuda::Calls().count("cudaStreamWaitEvent"), 0u);
+}
+
+TEST_P(CudaDeviceTest, AnEventMayBeDestroyedBeforeItHappens) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  std::vector<std::string> log;
+  Launch(*device, kCommunication, [&] { log.push_back("first"); });
+  {
+    const auto event = device->MakeEvent("short-lived");
+    device->Record(*event, kCommunication);
+    device->Wait(kToHost, *event);
+  }
+  Launch(*device, kToHost, [&] { log.push_back("second"); });
+  ASSERT_TRUE(WaitForAll(*device).ok());
+  EXPECT_EQ(log, (std::vector<std::string>{"first", "second"}));
+}
+
+TEST_P(CudaDeviceTest, SkipsEveryStreamsWorkAfterAFailure) {
+  for (const StreamId failing : kAllStreams) {
+    Reset();
+    Abort abort;
+    CudaDeviceOptions options = Options();
+    options.rank = 2;
+    auto device = MakeDevice(abort, options);
+    int ran = 0;
+    device->EnqueueOnHost(failing, "fail", [] { return absl::DataLossError("broken"); });
+    device->EnqueueOnHost(failing, "behind", [&] {
+      ++ran;
+      return absl::OkStatus();
+    });
+    const auto event = device->MakeEvent("behind");
+    device->Record(*event, failing);
+    const absl::Status status = device->HostWait(*event);
+    EXPECT_EQ(status, absl::DataLossError("rank 2: broken"));
+    for (const StreamId stream : kAllStreams) {
+      Launch(*device, stream, [&] { ++ran; });
+      device->Wait(stream, *event);
+      device->Record(*event, stream);
+    }
+    EXPECT_FALSE(WaitForAll(*device).ok());
+    EXPECT_EQ(device->status(), status);
+    EXPECT_EQ(abort.status(), status);
+    device.reset();
+    EXPECT_EQ(ran, 0);
+  }
+}
+
+TEST_P(CudaDeviceTest, KeepsItsFirstFailureAndTheRunKeepsTheFirstOfAll) {
+  fake_cuda::Reset({.devices = 2, .policy = GetParam()});
+  Abort abort;
+  CudaDeviceOptions options = Options();
+  auto zero = MakeDevice(abort, options);
+  options.rank = 1;
+  options.gpu = 1;
+  auto one = MakeDevice(abort, options);
+  one->Fail(absl::InternalError("one broke"));
+  zero->Fail(abort.status());  // passed on: it stays rank 1's
+  EXPECT_EQ(zero->status(), absl::InternalError("rank 1: one broke"));
+  one->Fail(absl::InternalError("again"));
+  EXPECT_EQ(one->status(), absl::InternalError("rank 1: one broke"));
+}
+
+TEST_P(CudaDeviceTest, TurnsExceptionsOfHostFunctionsIntoAStatus) {
+  for (const StreamId stream : kAllStreams) {
+    Reset();
+    Abort abort;
+    auto device = MakeDevice(abort);
+    device->EnqueueOnHost(stream, "throw", []() -> absl::Status { throw std::bad_alloc(); });
+    EXPECT_EQ(WaitForAll(*device).code(), absl::StatusCode::kResourceExhausted);
+  }
+}
+
+TEST_P(CudaDeviceTest, AnAbortWakesTheWorker) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  const auto event = device->MakeEvent("never happens");
+  fake_cuda::Hold(true);
+  Launch(*device, kCommunication, [] {});
+  device->Record(*event, kCommunication);
+  std::thread failing([&] {
+    while (device->WaitingFor(kCompute) != "never happens") std::this_thread::yield();
+    abort.Fail(absl::InternalError("rank 5: broken"));
+  });
+  EXPECT_EQ(device->HostWait(*event), absl::InternalError("rank 5: broken"));
+  failing.join();
+  EXPECT_EQ(device->WaitingFor(kCompute), "never happens");
+  fake_cuda::Hold(false);
+}
+
+TEST_P(CudaDeviceTest, FinishesItsStreamsBeforeItIsDestroyedAndGivesEverythingBack) {
+  Abort abort;
+  int ran = 0;
+  auto device = MakeDevice(abort);
+  for (const StreamId stream : kAllStreams) {
+    for (int i = 0; i < 10; ++i) {
+      device->EnqueueOnHost(stream, "note", [&] {
+        ++ran;
+        return absl::OkStatus();
+      });
+    }
+  }
+  device.reset();
+  EXPECT_EQ(ran, 40);
+  const fake_cuda::Live live = fake_cuda::LiveNow();
+  EXPECT_EQ(live.device_allocations, 0);
+  EXPECT_EQ(live.pinned_allocations, 0);
+  EXPECT_EQ(live.streams, 0);
+  EXPECT_EQ(live.events, 0);
+}
+
+TEST_P(CudaDeviceTest, ReservesItsMemoryOnceForTheWholeRun) {
+  Abort abort;
+  CudaDeviceOptions options = Options();
+  options.regions = {1000, 0, 0, 100};
+  options.host_regions = {129, 0, 0, 0};
+  auto device = MakeDevice(abort, options);
+  EXPECT_EQ(fake_cuda::LiveNow().device_bytes, 1024 + 1024 + 128);
+  EXPECT_EQ(fake_cuda::LiveNow().pinned_bytes, 256 + (4 << 20));
+  for (int i = 0; i < 3; ++i) {
+    const Buffer buffer = Floats(*device, 4);
+    float value = 0;
+    device->Zero(kCompute, buffer);
+    device->CopyToHost(kCompute, &value, buffer.Slice(0, 1));
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    device->Free(buffer);
+  }
+  std::map<std::string, int> calls = fake_cuda::Calls();
+  EXPECT_EQ(calls["cudaMalloc"], 1);
+  EXPECT_EQ(calls["cudaHostAlloc"], 1);
+  EXPECT_EQ(calls["cudaSetDevice"], 1);
+  EXPECT_EQ(calls["cudaStreamCreateWithPriority"], 4);
+  EXPECT_EQ(calls["cudaFree"] + calls["cudaFreeHost"] + calls["cudaStreamSynchronize"], 0);
+}
+
+TEST_P(CudaDeviceTest, CopiesAndZeroesOnEveryStream) {
+  for (const StreamId stream : kAllStreams) {
+    Reset();
+    Abort abort;
+    auto device = MakeDevice(abort);
+    const Buffer a = Floats(*device, 5);
+    const Buffer b = Floats(*device, 5);
+    const std::vector<float> in = {1, 2, 3, 4, 5};
+    std::vector<float> out(5);
+    device->CopyFromHost(stream, a, in.data());
+    device->Copy(stream, b, a);
+    device->Zero(stream, b.Slice(1, 2));
+    device->CopyToHost(stream, out.data(), b);
+    device->CopyToHost(stream, out.data(), b.Slice(0, 0));
+    device->Zero(stream, b.Slice(0, 0));
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    EXPECT_EQ(out, (std::vector<float>{1, 0, 0, 4, 5}));
+    EXPECT_EQ(device->copied(), (CopiedBytes{.to_host = 20, .from_host = 20}));
+  }
+}
+
+TEST_P(CudaDeviceTest, CopiesPinnedMemoryDirectlyAndOtherMemoryInPieces) {
+  constexpr int64_t kElements = 700'000;  // 2.7 MiB: three pieces
+  for (const bool pinned : {false, true}) {
+    Reset();
+    Abort abort;
+    auto device = MakeDevice(abort);
+    const Buffer buffer = Floats(*device, kElements);
+    const Buffer side =
+        device->AllocateOnHost(Category::kWorkspace, DType::kFloat32, kElements, "side");
+    std::vector<float> in(kElements);
+    std::vector<float> out(kElements);
+    std::iota(in.begin(), in.end(), 0.0f);
+    if (pinned) std::copy(in.begin(), in.end(), side.As<float>());
+    device->CopyFromHost(kFromHost, buffer, pinned ? side.As<float>() : in.data());
+    const auto event = device->MakeEvent("uploaded");
+    device->Record(*event, kFromHost);
+    device->Wait(kToHost, *event);
+    if (pinned) device->Zero(kToHost, side);
+    device->CopyToHost(kToHost, pinned ? side.As<float>() : out.data(), buffer);
+    // The staging memory is the same for each piece of each copy.
+    if (!pinned) device->CopyFromHost(kFromHost, buffer, in.data());
+    EXPECT_EQ(out[1], 0);
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    if (pinned) out.assign(side.As<float>(), side.As<float>() + kElements);
+    EXPECT_TRUE(out == in);
+    EXPECT_EQ(fake_cuda::Calls()["cudaMemcpyAsync"], pinned ? 2 : 9);
+    // Without pinned memory the second upload races with the download, which is a test of the test.
+    EXPECT_EQ(fake_cuda::TakeReports().empty(), pinned);
+  }
+}
+
+TEST_P(CudaDeviceTest, ZeroesPinnedMemoryInTheStreamsTurn) {
+  for (const StreamId stream : kAllStreams) {
+    Reset();
+    Abort abort;
+    auto device = MakeDevice(abort);
+    const Buffer buffer = Floats(*device, 8);
+    const Buffer side = device->AllocateOnHost(Category::kWorkspace, DType::kFloat32, 8, "side");
+    Launch(*device, stream, [buffer] { buffer.As<float>()[3] = 5; });
+    device->CopyToHost(stream, side.data, buffer);
+    device->Zero(stream, side.Slice(0, 3));
+    device->Zero(stream, side.Slice(4, 4));
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    EXPECT_THAT(std::vector<float>(side.As<float>(), side.As<float>() + 8),
+                testing::ElementsAre(0, 0, 0, 5, 0, 0, 0, 0));
+  }
+}
+
+TEST_P(CudaDeviceTest, RunsTheHostSidesKernelsInOrderWithTheCopiesThatBringTheirOperands) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  const Buffer gradient = Floats(*device, 1000);
+  const Buffer landed =
+      device->AllocateOnHost(Category::kCommunicationBuffers, DType::kFloat32, 1000, "landed");
+  const Buffer sum = device->AllocateOnHost(Category::kGradients, DType::kFloat32, 1000, "sum");
+  const std::vector<float> twos(1000, 2);
+  device->CopyFromHost(kToHost, gradient, twos.data());
+  device->host_ops().Fill(sum, 1);
+  for (int i = 0; i < 2; ++i) {
+    device->CopyToHost(kToHost, landed.data, gradient);
+    device->host_ops().Add(sum, landed);
+  }
+  EXPECT_TRUE(std::isnan(sum.As<float>()[0])) << "a kernel ran before its turn";
+  ASSERT_TRUE(WaitForAll(*device).ok());
+  EXPECT_EQ(sum.As<float>()[0], 5);
+  EXPECT_EQ(sum.As<float>()[999], 5);
+  EXPECT_EQ(device->copied().to_host, 2 * 4 * 1000);
+}
+
+TEST_P(CudaDeviceTest, AFullRegionBecomesItsFailureAndNothingFollowsTheBuffer) {
+  Abort abort;
+  CudaDeviceOptions options = Options();
+  options.rank = 3;
+  auto device = MakeDevice(abort, options);
+  const Buffer big = Floats(*device, 3 << 20);
+  EXPECT_EQ(big.data, nullptr);
+  device->Zero(kCompute, big);
+  device->Free(big);
+  EXPECT_EQ(device->status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(device->status().message()), testing::StartsWith("rank 3: "));
+}
+
+TEST_P(CudaDeviceTest, RefusesMoreMemoryThanTheGpuHas) {
+  Abort abort;
+  CudaDeviceOptions options = Options();
+  options.regions = {int64_t{1} << 40, 0, 0, 0};
+  const absl::Status status = CudaDevice::Make(options, abort).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("wanted 1099511628800 bytes, free are 1073741824 of 1073741824"));
+  EXPECT_FALSE(abort.failed());
+  EXPECT_EQ(fake_cuda::LiveNow().device_allocations, 0);
+}
+
+class Enqueued final : public Recorder {
+ public:
+  void OnEnqueue(int rank, StreamId stream, std::string_view op, int64_t id) override {
+    Add("enqueue", rank, stream, op, id);
+  }
+  void OnBegin(int rank, StreamId stream, std::string_view op, int64_t id) override {
+    Add("begin", rank, stream, op, id);
+  }
+  void OnEnd(int rank, StreamId stream, std::string_view op, int64_t id) override {
+    Add("end", rank, stream, op, id);
+  }
+  void OnAllocate(int, Region, Category, std::string_view, const Buffer&) override {}
+  void OnFree(int, const Buffer&) override {}
+  void OnRecord(int, StreamId stream, const Event& event) override {
+    seen.push_back("record " + event.name() + " " + std::string(Name(stream)));
+  }
+  void OnHostWait(int, const Event& event) override { seen.push_back("host " + event.name()); }
+  std::vector<std::string> seen;
+
+ private:
+  void Add(const char* what, int rank, StreamId stream, std::string_view op, int64_t id) {
+    seen.push_back(std::string(what) + " " + std::to_string(rank) + " " +
+                   std::string(Name(stream)) + " " + std::string(op) + " " + std::to_string(id));
+  }
+};
+
+TEST_P(CudaDeviceTest, TellsTheRecorderWhatIsEnqueuedAndWhenHostWorkRuns) {
+  Abort abort;
+  Enqueued recorder;
+  CudaDeviceOptions options = Options();
+  options.rank = 1;
+  options.recorder = &recorder;
+  auto device = MakeDevice(abort, options);
+  const Buffer side = device->AllocateOnHost(Category::kWorkspace, DType::kFloat32, 8, "side");
+  const auto event = device->MakeEvent("edge");
+  device->Zero(kCompute, Floats(*device, 8));
+  device->host_ops().Fill(side, 1);
+  device->Record(*event, kToHost);
+  ASSERT_TRUE(device->HostWait(*event).ok());
+  EXPECT_EQ(recorder.seen,
+            (std::vector<std::string>{"enqueue 1 compute zero 0", "enqueue 1 to_host fill 1",
+                                      "record edge to_host", "host edge", "begin 1 to_host fill 1",
+                                      "end 1 to_host fill 1"}));
+}
+
+// One of everything, twice. The first error, of set-up or later.
+absl::Status UseEverything() {
+  Abort abort;
+  auto made = MakeCudaDevice(Options(), abort);
+  if (!made.ok()) return made.status();
+  const std::unique_ptr<Device> device = *std::move(made);
+  const Buffer buffer = Floats(*device, 100);
+  const Buffer side = device->AllocateOnHost(Category::kWorkspace, DType::kFloat32, 100, "side");
+  std::vector<float> values(100);
+  for (int i = 0; i < 2; ++i) {
+    const auto uploaded = device->MakeEvent("uploaded");
+    const auto done = device->MakeEvent("done");
+    device->CopyFromHost(kFromHost, buffer, values.data());
+    device->Record(*uploaded, kFromHost);
+    device->Wait(kCompute, *uploaded);
+    device->Zero(kCompute, buffer.Slice(0, 50));
+    device->Record(*uploaded, kCompute);
+    device->Wait(kToHost, *uploaded);
+    device->CopyToHost(kToHost, side.data, buffer);
+    device->host_ops().Fill(side, 1);
+    device->CopyToHost(kToHost, values.data(), buffer);
+    device->Record(*done, kToHost);
+    const absl::Status status = device->HostWait(*done);
+    EXPECT_EQ(status, device->status());
+    device->Wait(kFromHost, *done);
+  }
+  device->StopStreams();
+  return device->status();
+}
+
+TEST_P(CudaDeviceTest, AnErrorOfAnyCallIsReturnedWithItsNameAndNothingHangs) {
+  ASSERT_TRUE(UseEverything().ok());
+  const std::map<std::string, int> calls = fake_cuda::Calls();
+  EXPECT_GE(calls.size(), 17u);
+  for (const auto& [function, times] : calls) {
+    const bool clean_up = function == "cudaFree" || function == "cudaFreeHost" ||
+                          function == "cudaStreamDestroy" || function == "cudaEventDestroy" ||
+                          function == "cudaStreamQuery";
+    for (int nth = 1; nth <= times; ++nth) {
+      Reset();
+      fake_cuda::FailCall(function, nth, cudaErrorLaunchTimeout);
+      const absl::Status status = UseEverything();
+      EXPECT_EQ(status.ok(), clean_up) << function << " " << nth;
+      if (!clean_up) {
+        EXPECT_THAT(std::string(status.message()), HasSubstr(function + ": "));
+        const bool of_cublaslt = function.starts_with("cublasLt");
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr(of_cublaslt ? "CUBLAS_STATUS_" : "cudaErrorLaunchTimeout"));
+        EXPECT_EQ(fake_cuda::LiveNow().device_allocations, 0) << function;
+        EXPECT_EQ(fake_cuda::LiveNow().pinned_allocations, 0) << function;
+      }
+      EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty()) << function << " " << nth;
+    }
+  }
+}
+
+TEST_P(CudaDeviceTest, AGpuThatBreaksIsAnErrorAndNothingHangs) {
+  ASSERT_TRUE(UseEverything().ok());
+  const auto operations = static_cast<int>(fake_cuda::OperationsRun());
+  ASSERT_EQ(operations, 14);
+  for (int nth = 1; nth <= operations; ++nth) {
+    Reset();
+    fake_cuda::FailWork(nth);
+    const absl::Status status = UseEverything();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << nth;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cudaErrorIllegalAddress"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0: "));
+  }
+}
+
+TEST(CudaDevices, AreCountedWithTheReasonWhereThereAreNone) {
+  fake_cuda::Reset({.devices = 3});
+  EXPECT_EQ(CountGpus().value(), 3);
+  EXPECT_STREQ(getenv("CUDA_MODULE_LOADING"), "EAGER");
+  fake_cuda::FailCall("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
+  const absl::Status status = CountGpus().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cudaGetDeviceCount: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--device=host"));
+}
+
+TEST(FakeRuntime, ReportsWhatItsHeaderSays) {
+  fake_cuda::Reset({});
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
+  void* data = nullptr;
+  ASSERT_EQ(cudaMalloc(&data, 16), cudaSuccess);
+  EXPECT_TRUE(std::isnan(static_cast<float*>(data)[3]));
+  float pageable[4] = {};
+  EXPECT_NE(cudaMemcpyAsync(data, pageable, 16, cudaMemcpyHostToDevice, stream), cudaSuccess);
+  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("pageable")));
+  EXPECT_NE(cudaMemsetAsync(data, 0, 17, stream), cudaSuccess);
+  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("not all in one allocation")));
+  EXPECT_NE(cudaMemsetAsync(data, 0, 16, nullptr), cudaSuccess);
+  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("default stream")));
+  ASSERT_EQ(cudaMemsetAsync(data, 0, 16, stream), cudaSuccess);
+  fake_cuda::HostAccess({data, 16, false});
+  EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty()) << "not run yet";
+  ASSERT_EQ(cudaFree(data), cudaSuccess);
+  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("work is queued")));
+  fake_cuda::Reset({});
+}
+
+}  // namespace
+}  // namespace zerobox

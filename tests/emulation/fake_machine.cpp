@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/emulation/fake_machine.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "tests/emulation/access_checker.h"
+#include "tests/emulation/simt.h"
+#include "tests/emulation/symbols.h"
+
+namespace zerobox::fake_cuda {
+namespace {
+
+// A thread that neither waits nor calls may be waiting for another in a way that is unknown here (a
+// barrier, a lock). After so long the others go on without it.
+constexpr auto kPatience = std::chrono::milliseconds(100);
+
+// The checker of accesses, where there is one, asks these while an operation runs.
+bool Ordered(uint32_t number, uint32_t other) {
+  return number == other || Machine::Get().HappensBefore(number, other);
+}
+std::string NameOf(uint32_t number) { return Machine::Get().Describe(number); }
+
+cudaError_t EnqueueKernel(cudaStream_t stream, simt::KernelLaunch launch) {
+  const cudaError_t error = Injected("cudaLaunchKernelExC");
+  if (error != cudaSuccess) return error;
+  const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
+  Operation operation;
+  operation.kernel = launch.kernel;
+  operation.work = [launch = std::move(launch)] { simt::Run(launch); };
+  return Machine::Get().Push(stream, std::move(operation));
+}
+
+}  // namespace
+
+void Report(std::string what) { simt::Report(std::move(what)); }
+std::vector<std::string> TakeReports() { return simt::TakeReports(); }
+
+void Join(Clock& clock, const Clock& other) {
+  if (clock.size() < other.size()) clock.resize(other.size());
+  for (size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+}
+
+HostThread::~HostThread() {
+  if (!worker) return;
+  const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
+  Machine::Get().RemoveWorker(this);
+}
+
+Machine& Machine::Get() {
+  // Never destroyed: threads that end after main() still leave it.
+  static Machine* machine = new Machine;
+  return *machine;
+}
+
+HostThread& Machine::thread() {
+  thread_local HostThread thread;
+  return thread;
+}
+
+bool& Machine::runs_work() {
+  thread_local bool runs = false;
+  return runs;
+}
+
+void Machine::Reset(const Options& options) {
+  options_ = options;
+  streams_.clear();
+  memory_.Clear();
+  history_.assign(1, Past{});
+  for (HostThread* thread : workers_) *thread = HostThread{};
+  thread() = HostThread{};
+  workers_.clear();
+  gone_workers_ = 0;
+  random_ = options.seed * 0x9E3779B97F4A7C15ull + 7;
+  calls_.clear();
+  failing_calls_.clear();
+  failing_work_ = 0;
+  broken_.clear();
+  live_events = 0;
+  progress_ = std::chrono::steady_clock::now();
+  deadlock_reported_ = false;
+  hold_ = false;
+  simt::SetLauncher(EnqueueKernel);
+  if (auto* checker = simt::access_checker()) checker->SetStreamOrder(Ordered, NameOf);
+}
+
+void Machine::AddWorker(HostThread* thread) {
+  thread->worker = true;
+  workers_.insert(thread);
+}
+
+void Machine::RemoveWorker(HostThread* thread) {
+  if (workers_.erase(thread) > 0) ++gone_workers_;
+}
+
+cudaError_t Machine::CreateStream(int device, cudaStream_t* stream) {
+  const auto index = std::count_if(streams_.begin(), streams_.end(),
+                                   [&](const CUstream_st& s) { return s.device == device; });
+  CUstream_st& created = streams_.emplace_back();
+  created.device = device;
+  created.number = streams_.size() - 1;
+  created.index = static_cast<size_t>(index);
+  *stream = &created;
+  return cudaSuccess;
+}
+
+int Machine::live_streams() const {
+  return static_cast<int>(std::count_if(streams_.begin(), streams_.end(),
+                                        [](const CUstream_st& s) { return s.alive; }));
+}
+
+cudaError_t Machine::Push(cudaStream_t stream, Operation operation) {
+  if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) {
+    Report(operation.name + " on the default stream, which waits for all others");
+    return cudaErrorInvalidResourceHandle;
+  }
+  if (!stream->alive || stream->device != thread().device) {
+    Report(operation.name + " on a stream that is " +
+           (stream->alive ? "another device's" : "destroyed"));
+    return cudaErrorInvalidResourceHandle;
+  }
+  for (const Access& access : operation.accesses) {
+    if (access.bytes == 0) continue;
+    const Memory::Allocation* allocation = memory_.Find(access.data, access.bytes);
+    if (allocation == nullptr || (!allocation->pinned && allocation->device != stream->device)) {
+      Report(operation.name + (access.write ? " writes " : " reads ") +
+             std::to_string(access.bytes) + " bytes at " + memory_.Describe(access.data) +
+             ", which are not all in one allocation of its device or pinned");
+      return cudaErrorInvalidValue;
+    }
+  }
+  operation.host = thread().clock;
+  stream->queue.push_back(std::move(operation));
+  return cudaSuccess;
+}
+
+bool Machine::Idle(int device) const {
+  return std::all_of(streams_.begin(), streams_.end(), [&](const CUstream_st& stream) {
+    return stream.device != device || stream.queue.empty();
+  });
+}
+
+bool Machine::AllWait() const {
+  if (static_cast<int>(workers_.size()) + gone_workers_ < options_.workers) return false;
+  return std::all_of(workers_.begin(), workers_.end(), [](const HostThread* thread) {
+    // One whose wait is over runs again, whether or not it has noticed.
+    return thread->waits_for && !thread->waits_for();
+  });
+}
+
+bool Machine::Poll(std::function<bool()> ready) {
+  HostThread& self = thread();
+  self.waits_for = nullptr;
+  if (ready()) return true;
+  self.waits_for = std::move(ready);
+  if (hold_) return true;
+  if (!AllWait() && std::chrono::steady_clock::now() - progress_ < kPatience) return true;
+  if (RunOne()) return true;
+  if (!AllWait()) return true;
+  if (!deadlock_reported_)
+    Report("deadlock: all threads wait, and no stream can go on" + DescribeQueues());
+  deadlock_reported_ = true;
+  return false;
+}
+
+bool Machine::CanRun(const CUstream_st& stream) {
+  if (stream.queue.empty()) return false;
+  const Operation& next = stream.queue.front();
+  return next.kind != Operation::Kind::kWait || next.record->done;
+}
+
+CUstream_st* Machine::Choose() {
+  std::vector<CUstream_st*> streams;
+  for (CUstream_st& stream : streams_) {
+    if (CanRun(stream)) streams.push_back(&stream);
+  }
+  if (streams.empty()) return nullptr;
+  // Not by number: it depends on which device's thread came first.
+  std::sort(streams.begin(), streams.end(), [](const CUstream_st* a, const CUstream_st* b) {
+    return a->index != b->index ? a->index < b->index : a->device < b->device;
+  });
+  switch (options_.policy) {
+    case Policy::kCommunicationFirst:
+      return streams.back();
+    case Policy::kComputeFirst:
+      return streams.front();
+    case Policy::kRandom:
+      break;
+  }
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 7;
+  random_ ^= random_ << 17;
+  return streams[(random_ >> 32) % streams.size()];
+}
+
+bool Machine::RunOne() {
+  CUstream_st* stream = Choose();
+  if (stream == nullptr) return false;
+  Operation operation = std::move(stream->queue.front());
+  stream->queue.pop_front();
+  Run(*stream, std::move(operation));
+  progress_ = std::chrono::steady_clock::now();
+  return true;
+}
+
+void Machine::Run(CUstream_st& stream, Operation operation) {
+  Join(stream.clock, operation.host);
+  switch (operation.kind) {
+    case Operation::Kind::kWork:
+      RunWork(stream, operation);
+      break;
+    case Operation::Kind::kRecord:
+      operation.record->clock = stream.clock;
+      operation.record->done = true;
+      break;
+    case Operation::Kind::kWait:
+      Join(stream.clock, operation.record->clock);
+      break;
+  }
+}
+
+void Machine::RunWork(CUstream_st& stream, Operation& operation) {
+  if (stream.clock.size() <= stream.number) stream.clock.resize(stream.number + 1);
+  const uint64_t count = ++stream.clock[stream.number];
+  history_.push_back({operation.name, operation.kernel, &stream, count, stream.clock});
+  running_ = static_cast<uint32_t>(history_.size() - 1);
+  if (running_ == failing_work_) {
+    Break(stream.device, work_error_);
+  } else {
+    // Reads first: an operation may work in place.
+    for (const bool writes : {false, true}) {
+      for (const Access& access : operation.accesses) {
+        if (access.write == writes) Touch(access);
+      }
+    }
+    runs_work() = true;
+    if (auto* checker = simt::access_checker()) checker->SetOperation(running_);
+    if (operation.work) operation.work();
+    if (auto* checker = simt::access_checker()) checker->SetOperation(0);
+    runs_work() = false;
+  }
+  running_ = 0;
+}
+
+bool Machine::HappensBefore(uint32_t number, uint32_t other) const {
+  return HappensBefore(number, history_[other].clock);
+}
+
+bool Machine::HappensBefore(uint32_t number, const Clock& clock) const {
+  const Past& past = history_[number];
+  return past.stream->number < clock.size() && clock[past.stream->number] >= past.count;
+}
+
+void Machine::Touch(const Access& access) {
+  if (auto* checker = simt::access_checker()) {
+    if (running_ != 0) checker->SetOperation(running_);
+    checker->HostAccess(access.data, access.bytes,
+                        access.write ? simt::AccessKind::kWrite : simt::AccessKind::kRead);
+    if (!runs_work()) checker->SetOperation(0);
+  }
+  const Clock& clock = running_ != 0 ? history_[running_].clock : thread().clock;
+  const auto ordered = [&](uint32_t before) { return HappensBefore(before, clock); };
+  const std::vector<Memory::Conflict> conflicts =
+      running_ != 0 ? memory_.Touch(access, running_, ordered) : memory_.Look(access, ordered);
+  for (const Memory::Conflict& conflict : conflicts) {
+    const std::string who =
+        running_ != 0 ? history_[running_].name + " on " + Describe(*history_[running_].stream)
+                      : "the host";
+    Report("race: " + who + (access.write ? " writes " : " reads ") + std::to_string(access.bytes) +
+           " bytes at " + memory_.Describe(access.data) + ", and nothing orders it after " +
+           Describe(conflict.number) + ", which " + (conflict.wrote ? "wrote" : "read") + " there");
+  }
+}
+
+void Machine::Break(int device, cudaError_t error) {
+  broken_[device] = error;
+  for (CUstream_st& stream : streams_) {
+    if (stream.device != device) continue;
+    for (Operation& operation : stream.queue) {
+      if (operation.kind == Operation::Kind::kRecord) operation.record->done = true;
+    }
+    stream.queue.clear();
+  }
+}
+
+cudaError_t Machine::broken(int device) const {
+  const auto found = broken_.find(device);
+  return found == broken_.end() ? cudaSuccess : found->second;
+}
+
+cudaError_t Machine::CountCall(const char* function) {
+  const int number = ++calls_[function];
+  const auto failing = failing_calls_.find(function);
+  if (failing == failing_calls_.end()) return cudaSuccess;
+  const auto error = failing->second.find(number);
+  return error == failing->second.end() ? cudaSuccess : error->second;
+}
+
+void Machine::FailCall(const std::string& function, int nth, cudaError_t error) {
+  failing_calls_[function][calls_[function] + nth] = error;
+}
+
+void Machine::FailWork(int nth, cudaError_t error) {
+  failing_work_ = operations_run() + nth;
+  work_error_ = error;
+}
+
+std::string Machine::Describe(uint32_t number) const {
+  const Past& past = history_[number];
+  const std::string name = past.kernel != nullptr ? simt::FunctionName(past.kernel) : past.name;
+  return name + " on " + Describe(*past.stream);
+}
+
+std::string Machine::Describe(const CUstream_st& stream) const {
+  const std::vector<std::string>& names = options_.stream_names;
+  return "stream " +
+         (stream.index < names.size() ? names[stream.index] : std::to_string(stream.index)) +
+         " of device " + std::to_string(stream.device);
+}
+
+std::string Machine::DescribeQueues() const {
+  std::string text;
+  for (const CUstream_st& stream : streams_) {
+    if (stream.queue.empty()) continue;
+    text += "; " + Describe(stream) + " is before " + stream.queue.front().name;
+  }
+  return text;
+}
+
+}  // namespace zerobox::fake_cuda

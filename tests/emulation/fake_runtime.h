@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A CUDA runtime without a GPU, for tests: linked in place of the toolkit's. It has the functions
+// that this project calls and no others, so one that was forgotten is a link error.
+//
+// Streams are queues. Enqueueing runs nothing: work runs only when every worker thread (one that
+// called cudaSetDevice) waits, in cudaEventQuery, cudaStreamQuery or cudaStreamSynchronize. So the
+// scheduler always sees whole queues, and the order it picks among the heads of the streams is its
+// policy's alone, not the machine's. Policies are adversaries: what a program does not order by
+// events, one of them runs in the wrong order.
+//
+// Besides, every operation has a vector clock, and operations say which memory they touch. Two that
+// touch the same bytes, one of them writing, must be ordered by streams, events or the host; if not
+// that is reported, whatever order they ran in. (What host functions and kernels touch is not known
+// here unless they call Touch.)
+//
+// Fresh memory, device's and pinned, reads as NaN. Only pinned memory may be copied from and to.
+#ifndef ZEROBOX_TESTS_EMULATION_FAKE_RUNTIME_H_
+#define ZEROBOX_TESTS_EMULATION_FAKE_RUNTIME_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace zerobox::fake_cuda {
+
+// Which stream of a device runs first, where several could: the one created last, the one created
+// first, or any.
+enum class Policy : uint8_t { kCommunicationFirst, kComputeFirst, kRandom };
+inline constexpr Policy kPolicies[] = {Policy::kCommunicationFirst, Policy::kComputeFirst,
+                                       Policy::kRandom};
+const char* Name(Policy policy);
+
+struct Options {
+  int devices = 1;
+  Policy policy = Policy::kRandom;
+  uint64_t seed = 1;  // of kRandom
+  // Worker threads that will come: nothing runs before so many have called cudaSetDevice.
+  int workers = 1;
+  int64_t device_bytes = int64_t{1} << 30;  // what one device has
+  // The streams of a device in reports, in the order of creation.
+  std::vector<std::string> stream_names = {"compute", "communication", "to_host", "from_host"};
+};
+
+// Begins anew: all streams, events and memory are gone, and all that was reported, counted or is
+// to fail. No thread may be in a call, and no worker of before may call again.
+void Reset(const Options& options);
+
+// What was done wrong, since the last call.
+std::vector<std::string> TakeReports();
+void Report(std::string what);
+
+struct Access {
+  const void* data;
+  size_t bytes;
+  bool write;
+};
+// Work that a fake of another library, or a test, puts into a stream; `accesses` must be memory of
+// the stream's device, or pinned.
+cudaError_t Enqueue(cudaStream_t stream, std::string name, std::vector<Access> accesses,
+                    std::function<void()> work);
+// From work that runs: it touches this too.
+void Touch(const Access& access);
+// From a host thread: it touches this now.
+void HostAccess(const Access& access);
+// How reports call memory, given its address ("": by its offset in the allocation alone).
+void NameMemory(std::function<std::string(const void*)> name);
+
+// The nth call of this function from now on (1: the next) returns `error` and does nothing else.
+// Functions of other fakes count too: see Injected.
+void FailCall(const std::string& function, int nth, cudaError_t error = cudaErrorUnknown);
+// The nth operation that runs from now on breaks its device, as a kernel that touches foreign
+// memory does: nothing runs there any more, and all calls return `error`.
+void FailWork(int nth, cudaError_t error = cudaErrorIllegalAddress);
+// Nothing runs from now on until it is called with false.
+void Hold(bool hold);
+// For fakes of other libraries: counts a call, and returns what it is to fail with, or 0.
+cudaError_t Injected(const char* function);
+
+// Calls since Reset, by function.
+std::map<std::string, int> Calls();
+int64_t OperationsRun();
+// Allocations that live, and their bytes.
+struct Live {
+  int device_allocations = 0, pinned_allocations = 0, streams = 0, events = 0;
+  int64_t device_bytes = 0, pinned_bytes = 0;
+};
+Live LiveNow();
+
+}  // namespace zerobox::fake_cuda
+
+#endif  // ZEROBOX_TESTS_EMULATION_FAKE_RUNTIME_H_
