@@ -55,6 +55,7 @@ tests_emulation_sources := \
   tests/emulation/gpu_test.cpp \
   tests/emulation/layernorm_test.cpp \
   tests/emulation/seeded_bugs_test.cpp \
+  tests/emulation/simt_test.cpp \
 
 # Kernels that are for tests alone.
 tests_emulation_kernels := \

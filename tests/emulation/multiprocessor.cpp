@@ -211,9 +211,6 @@ void Multiprocessor::FiberMain() {
   std::abort();  // nobody enters this fiber again before it is prepared
 }
 
-// Neither this nor what it calls on the way out has a variable in memory: the address sanitizer
-// would keep it in a second stack, for ever in the functions that are left for ever.
-//
 // A thread that ends hands its stack to the next one that did not start yet, without a switch: a
 // kernel without barriers runs on one fiber.
 void Multiprocessor::RunThreadsUntilOneWaits() {

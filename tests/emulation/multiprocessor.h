@@ -63,7 +63,7 @@ class Multiprocessor {
   struct Warp {
     uint32_t alive = 0;  // lanes that exist and did not exit
     uint16_t barriers = 0;
-    std::array<Rendezvous, kLanes> pending;
+    std::array<Rendezvous, 4> pending;
   };
   struct BarrierState {
     uint32_t arrived = 0;

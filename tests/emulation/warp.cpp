@@ -100,7 +100,11 @@ Multiprocessor::Rendezvous& Multiprocessor::MeetingFor(uint32_t lanes, simt::Col
           Print(site), lanes, Print(pending.site), pending.lanes);
     });
   }
-  // Masks that do not overlap are at most 32.
+  if (free == nullptr) {
+    Stop([&] {
+      return absl::StrCat("more masks at once than the emulator has room for, at ", Print(site));
+    });
+  }
   free->lanes = lanes;
   free->arrived = 0;
   free->kind = kind;
