@@ -39,7 +39,9 @@ tests_out := build/$(BUILD)
 program := $(if $(filter release,$(host)),build/zerobox,$(out)/zerobox)
 
 # TESTS="layout stage" builds and runs these alone; BENCH likewise.
-TESTS = $(or $($(BUILD)_tests),$(if $(emulated),$(tests_emulation_sources:tests/emulation/%_test.cpp=%),$(tests_sources:tests/%_test.cpp=%)))
+emulated := $(filter emu%,$(BUILD))
+TESTS = $(or $($(BUILD)_tests),$(if \
+  $(emulated),$(tests_emulation_sources:tests/emulation/%_test.cpp=%),$(tests_sources:tests/%_test.cpp=%)))
 BENCH = $(bench_sources:bench/%.cpp=%)
 test_programs = $(TESTS:%=$(tests_out)/tests/%_test)
 bench_programs = $(BENCH:%=$(out)/bench/%)
@@ -86,7 +88,7 @@ else
 	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(tests_out) $(TESTS)
 endif
 
-check: ## the tests under the address and thread sanitizers, lint, and the rules for source files
+check: ## the tests under the sanitizers and those of the CUDA kernels, lint, and the rules for source files
 	@.ci/setup build test lint
 	+@MAKE='$(MAKE)' .ci/check
 
@@ -144,7 +146,8 @@ build/packages.mk: Makefile
 	  printf '%s\n' "package_cflags := $$cflags" "package_libraries := $$libraries" >$@
 
 cpp_flags := -I. $(package_cflags)
-cxx_flags := -std=c++20 -O2 -g1 -Wall -Wextra -Wno-missing-field-initializers -Werror -ffp-contract=off -pthread $($(host)_flags)
+cxx_flags := -std=c++20 -O2 -g1 -Wall -Wextra -Wno-missing-field-initializers -Werror -ffp-contract=off -pthread \
+  $($(host)_flags)
 libraries := $(package_libraries)
 # Only what needs GoogleTest asks for it: a plain `make` does without.
 gtest_libraries = $(shell pkg-config --libs gmock gtest_main)

@@ -4,9 +4,8 @@
 # if set is the only place; else in /usr/local/cuda or beside the nvcc on PATH. The emulator needs its headers alone.
 
 nvcc_on_path := $(shell command -v nvcc)
-cuda_folders := $(or $(CUDA_HOME),/usr/local/cuda $(foreach nvcc,$(nvcc_on_path) $(realpath $(nvcc_on_path)),$(nvcc:%/bin/nvcc=%)))
-cuda_include := $(firstword $(foreach folder,$(cuda_folders),$(if $(and $(wildcard $(folder)/include/cuda_runtime.h),$(wildcard \
-  $(folder)/include/cuda_bf16.h)),$(folder)/include)))
+cuda_folders := $(or $(CUDA_HOME),/usr/local/cuda $(patsubst %/bin/nvcc,%,$(nvcc_on_path) $(realpath $(nvcc_on_path))))
+cuda_include := $(firstword $(patsubst %/cuda_bf16.h,%,$(wildcard $(cuda_folders:%=%/include/cuda_bf16.h))))
 nvcc := $(firstword $(wildcard $(cuda_folders:%=%/bin/nvcc)))
 
 # CUDA=1 is the default where there is a GPU to run on.
@@ -15,9 +14,8 @@ ifeq ($(CUDA)-$(nvcc),1-)
   $(error CUDA=1 needs nvcc, which is in none of: $(cuda_folders:%=%/bin). Set CUDA_HOME to where the toolkit is)
 endif
 
-emulated := $(filter emu%,$(BUILD))
-emulation_missing := $(if $(cuda_include),,skipped: the tests that run the CUDA kernels without a GPU need the headers of the \
-  CUDA toolkit (cuda_runtime.h and cuda_bf16.h), which are in none of: $(cuda_folders:%=%/include). Set CUDA_HOME to where it is)
+emulation_missing := $(if $(cuda_include),,skipped: the tests that run the CUDA kernels without a GPU need the headers of \
+  the CUDA toolkit (cuda_runtime.h, cuda_bf16.h), which are not in $(cuda_folders:%=%/include). Set CUDA_HOME to where it is)
 
 ifeq ($(READY),1)
 
@@ -68,12 +66,14 @@ race_compiler := $(if $(shell command -v clang++),clang++ -O1,$(CXX) -O2)
 emu_compile := $(CXX) -O2
 emu-asan_compile := $(CXX) -O1 $(asan_flags)
 emu-race_compile := $(race_compiler) -fsanitize=thread
-# A tile is written as 16-byte words and read as numbers, which nvcc allows. Registers that are loaded and used under the
-# same condition look uninitialised to gcc.
+# A tile is written as 16-byte words and read as numbers, which nvcc allows. Registers that are loaded and used under
+# the same condition look uninitialised to gcc.
 kernel_compile := $($(BUILD)_compile) -x c++ -DGPU_EMULATION -std=c++20 -g -Wall -Wextra -Werror -Wno-unknown-pragmas \
   -Wno-missing-field-initializers -Wno-uninitialized -Wno-maybe-uninitialized -Wno-unknown-warning-option \
-  -ffp-contract=off -fno-strict-aliasing -pthread -I. $(foreach folder,$(cuda_include) $(wildcard $(cuda_include)/cccl),-isystem $(folder))
-$(call update,$(tests_out)/kernel_flags,$(shell $(firstword $($(BUILD)_compile)) --version | head -n 1) $(kernel_compile))
+  -ffp-contract=off -fno-strict-aliasing -pthread -I. \
+  $(foreach folder,$(cuda_include) $(wildcard $(cuda_include)/cccl),-isystem $(folder))
+kernel_compiler := $(shell $(firstword $(filter-out ccache,$($(BUILD)_compile))) --version | head -n 1)
+$(call update,$(tests_out)/kernel_flags,$(kernel_compiler) $(kernel_compile))
 
 # clang 14 copies 16 bytes by a plain memcpy, which the checker would not see.
 watch_copies = objcopy --redefine-sym memcpy=__tsan_memcpy --redefine-sym memmove=__tsan_memmove \
@@ -94,8 +94,8 @@ $(kernels_library) $(emulation_library): tests/rules.mk
 	@rm -f $@
 	$(q)ar rcs $@ $(filter %.o,$^)
 
-$(tests_out)/tests/%: $(out)/obj/tests/emulation/%.o $(cuda_device_objects) $(kernels_library) $(emulation_library) $(tests_library) $(library) \
-    | $(build_info_object)
+$(tests_out)/tests/%: $(out)/obj/tests/emulation/%.o $(cuda_device_objects) $(kernels_library) \
+    $(emulation_library) $(tests_library) $(library) | $(build_info_object)
 	@mkdir -p $(@D)
 	$(call say,link  ,$@)
 	$(q)$(link) $^ $(build_info_object) $(gtest_libraries) $(libraries) -o $@

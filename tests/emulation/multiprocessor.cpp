@@ -111,10 +111,8 @@ void Multiprocessor::BeginBlock(uint64_t number) {
 
 // The scheduler's fiber is left for the first thread, and entered again when no thread is ready.
 void Multiprocessor::RunBlock() {
-  uint32_t first = 0;
-  TakeReady(&first);
   running_ = &scheduler_;
-  Enter(first);
+  Enter(TakeReady());
   current_thread = nullptr;
   if (!stopped_ && alive_ > 0) {
     Report(DeadlockReport());
@@ -138,16 +136,15 @@ void Multiprocessor::MakeReady(uint32_t thread) {
   ready_.push_back(thread);
 }
 
-bool Multiprocessor::TakeReady(uint32_t* thread) {
+int Multiprocessor::TakeReady() {
   if (first_ready_ == ready_.size()) {
     ready_.clear();
     first_ready_ = 0;
-    return false;
+    return kNone;
   }
   switch (options().order) {
     case Order::kForward:
-      *thread = ready_[first_ready_++];
-      return true;
+      return static_cast<int>(ready_[first_ready_++]);
     case Order::kReverse:
       break;
     case Order::kRandom: {
@@ -156,9 +153,9 @@ bool Multiprocessor::TakeReady(uint32_t* thread) {
       break;
     }
   }
-  *thread = ready_.back();
+  const int thread = static_cast<int>(ready_.back());
   ready_.pop_back();
-  return true;
+  return thread;
 }
 
 // xorshift64 (Marsaglia 2003).
@@ -187,7 +184,7 @@ Fiber& Multiprocessor::FreeFiber() {
 }
 
 // Leaves the running fiber for the thread's, which may be a new one.
-void Multiprocessor::Enter(uint32_t thread) {
+void Multiprocessor::Enter(int thread) {
   current_thread = &threads_[thread];
   ThreadState& state = states_[thread];
   if (state.state == State::kNotStarted) state.fiber = &FreeFiber();
@@ -199,8 +196,7 @@ void Multiprocessor::Wait(Site site) {
   const Thread* self = current_thread;
   states_[self->number].state = State::kWaiting;
   states_[self->number].site = site;
-  uint32_t next = 0;
-  if (TakeReady(&next)) {
+  if (const int next = TakeReady(); next != kNone) {
     Enter(next);
   } else {
     SwitchTo(scheduler_);  // a deadlock
@@ -221,16 +217,15 @@ void Multiprocessor::RunThreadsUntilOneWaits() {
   for (;;) {
     launch_->thread();
     ExitThread();
-    uint32_t next = 0;
-    const bool found = TakeReady(&next);
-    if (found && states_[next].state == State::kNotStarted) {
+    const int next = TakeReady();
+    if (next != kNone && states_[next].state == State::kNotStarted) {
       current_thread = &threads_[next];
       states_[next].state = State::kReady;
       states_[next].fiber = running_;
       continue;
     }
     free_fibers_.push_back(running_);
-    if (found) {
+    if (next != kNone) {
       Enter(next);
     } else {
       SwitchTo(scheduler_);
@@ -244,17 +239,20 @@ void Multiprocessor::ExitThread() {
   --alive_;
   warps_[thread.warp].alive &= ~(1u << thread.lane);
   if (!copies().empty()) {
-    Report(absl::StrCat("a thread exits without a wait for its cp.async: ", NameOf(thread.number)));
+    ReportAbout(thread.number, "a thread exits without a wait for its cp.async");
     copies().Clear();
   }
   for (const Rendezvous& meeting : warps_[thread.warp].pending) {
     if ((meeting.lanes >> thread.lane & 1) == 0) continue;
-    Stop(absl::StrCat("divergent warp: a lane exits while others wait for it at ",
-                      Print(meeting.site)));
+    Stop([&] {
+      return absl::StrCat("divergent warp: a lane exits while others wait for it at ",
+                          Print(meeting.site));
+    });
   }
   if (alive_ > 0 && barrier_.arrived == alive_) {
-    Report(absl::StrCat("divergent barrier: a thread exits while the others wait at __syncthreads ",
-                        Print(barrier_.site), ": ", NameOf(thread.number)));
+    ReportAbout(thread.number, absl::StrCat("divergent barrier: a thread exits while the others "
+                                            "wait at __syncthreads ",
+                                            Print(barrier_.site)));
     ReleaseBarrier();
   }
 }
@@ -266,8 +264,10 @@ int Multiprocessor::Barrier(simt::Barrier kind, bool predicate, Site site) {
     barrier_.kind = kind;
     barrier_.site = site;
   } else if (barrier_.kind != kind || !(barrier_.site == site)) {
-    Stop(absl::StrCat("divergent barrier: a thread is at __syncthreads ", Print(site),
-                      " while others wait at ", Print(barrier_.site)));
+    Stop([&] {
+      return absl::StrCat("divergent barrier: a thread is at __syncthreads ", Print(site),
+                          " while others wait at ", Print(barrier_.site));
+    });
   }
   barrier_.count += predicate;
   if (++barrier_.arrived < alive_) {
@@ -276,9 +276,9 @@ int Multiprocessor::Barrier(simt::Barrier kind, bool predicate, Site site) {
     return barrier_.result;
   }
   if (alive_ != threads_.size()) {
-    Report(absl::StrCat("divergent barrier: __syncthreads ", Print(site), " is reached after ",
-                        threads_.size() - alive_,
-                        " threads of the block exited: ", NameOf(current_thread->number)));
+    ReportAbout(current_thread->number,
+                absl::StrCat("divergent barrier: __syncthreads ", Print(site), " is reached after ",
+                             threads_.size() - alive_, " threads of the block exited"));
   }
   ReleaseBarrier();
   return barrier_.result;
@@ -307,12 +307,15 @@ void Multiprocessor::ReleaseBarrier() {
 
 //---- Reports ----------------------------------------------------------------------------------
 
-void Multiprocessor::Stop(const std::string& what) {
-  Report(absl::StrCat(what, " (", NameOf(current_thread->number), ")"));
+void Multiprocessor::GiveUp() {
   stopped_ = true;
   current_thread = nullptr;
   SwitchTo(scheduler_);
   std::abort();
+}
+
+void Multiprocessor::ReportAbout(uint32_t thread, const std::string& what) const {
+  Report(absl::StrCat(what, " (", NameOf(thread), ")"));
 }
 
 Instant Multiprocessor::InstantOf(uint32_t thread) const {

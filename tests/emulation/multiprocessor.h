@@ -34,9 +34,13 @@ class Multiprocessor {
   void Collective(uint32_t lanes, simt::Collective kind, CollectiveArguments& arguments, Site site);
   SharedMemory& shared_memory() { return shared_memory_; }
   CopyQueue& copies() { return copies_[current_thread->number]; }
-  // Reports `what`, with the current thread's name, and gives the block up: its threads stay where
-  // they are forever.
-  [[noreturn]] void Stop(const std::string& what);
+  // Reports what `describe` returns, with the current thread's name, and gives the block up: its
+  // threads stay where they are for ever, so that nothing on their stacks is freed.
+  template <typename Describe>
+  [[noreturn]] void Stop(Describe describe) {
+    ReportAbout(current_thread->number, describe());
+    GiveUp();
+  }
 
   Instant Now() const { return InstantOf(current_thread->number); }
   // Whether memory is the running thread's own.
@@ -59,7 +63,7 @@ class Multiprocessor {
   struct Warp {
     uint32_t alive = 0;  // lanes that exist and did not exit
     uint16_t barriers = 0;
-    std::array<Rendezvous, 8> pending;
+    std::array<Rendezvous, 4> pending;
   };
   struct BarrierState {
     uint32_t arrived = 0;
@@ -78,9 +82,10 @@ class Multiprocessor {
 
   // The scheduler: threads that could run, in the order in which they became so.
   void MakeReady(uint32_t thread);
-  bool TakeReady(uint32_t* thread);
+  static constexpr int kNone = -1;
+  int TakeReady();
   void Wait(Site site);  // lets others run until the current thread is ready and taken
-  void Enter(uint32_t thread);
+  void Enter(int thread);
   Fiber& FreeFiber();
   void SwitchTo(Fiber& fiber);
   static void FiberMain();
@@ -89,10 +94,13 @@ class Multiprocessor {
   uint32_t RandomBelow(uint32_t n);
 
   void ReleaseBarrier();
+  Rendezvous& MeetingFor(uint32_t lanes, simt::Collective kind, Site site);
   void Perform(const Rendezvous& meeting, uint32_t first_thread);
   void Shuffle(const Rendezvous& meeting, uint32_t first_thread);
   void LdMatrix(const Rendezvous& meeting, uint32_t first_thread);
 
+  [[noreturn]] void GiveUp();
+  void ReportAbout(uint32_t thread, const std::string& what) const;
   Instant InstantOf(uint32_t thread) const;
   std::string NameOf(uint32_t thread) const;
   std::string DeadlockReport() const;

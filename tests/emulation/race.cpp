@@ -4,6 +4,7 @@
 // merged into one that stands for them all.
 #include "tests/emulation/race.h"
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -136,7 +137,7 @@ class RaceChecker final : public AccessChecker {
 
   std::mutex mutex_;
   std::map<const char*, std::unique_ptr<Region>> regions_;  // by begin
-  uint64_t changes_ = 1;                                    // of regions_
+  std::atomic<uint64_t> changes_ = 1;                       // of regions_
   bool (*happens_before_)(uint32_t, uint32_t) = nullptr;
   std::string (*operation_name_)(uint32_t) = nullptr;
 };
@@ -145,8 +146,8 @@ Region* RaceChecker::Find(const void* memory) {
   static thread_local Region* last = nullptr;
   static thread_local uint64_t last_changes = 0;
   const char* p = static_cast<const char*>(memory);
-  std::scoped_lock lock(mutex_);
   if (last_changes == changes_ && p >= last->begin && p < last->end) return last;
+  std::scoped_lock lock(mutex_);
   auto found = regions_.upper_bound(p);
   if (found == regions_.begin()) return nullptr;
   --found;

@@ -117,8 +117,10 @@ void* SharedArray(const void* key, size_t bytes) {
   SharedMemory& memory = multiprocessor.shared_memory();
   void* array = memory.Array(key, bytes);
   if (memory.array_bytes() > kSharedBytes) {
-    multiprocessor.Stop(absl::StrCat("shared arrays of ", memory.array_bytes(),
-                                     " bytes; a block may have ", kSharedBytes));
+    multiprocessor.Stop([&] {
+      return absl::StrCat("shared arrays of ", memory.array_bytes(), " bytes; a block may have ",
+                          kSharedBytes);
+    });
   }
   return array;
 }
@@ -137,9 +139,10 @@ void CpAsyncWait(int groups_left) { Multiprocessor::OfThisThread().copies().Wait
 
 void CheckAligned(const void* address, size_t bytes, Site site) {
   if (reinterpret_cast<uintptr_t>(address) % bytes == 0) return;
-  Multiprocessor::OfThisThread().Stop(absl::StrCat("misaligned: an access of ", bytes,
-                                                   " bytes at an address that is no multiple",
-                                                   " of it, at ", site.file, ":", site.line));
+  Multiprocessor::OfThisThread().Stop([&] {
+    return absl::StrCat("misaligned: an access of ", bytes, " bytes at an address that is no ",
+                        "multiple of it, at ", site.file, ":", site.line);
+  });
 }
 
 void OnAtomic(const void* address, size_t bytes) {

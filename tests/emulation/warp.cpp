@@ -73,52 +73,58 @@ void Mma(const std::array<CollectiveArguments*, kLanes>& lanes) {
 
 }  // namespace
 
+// Where these lanes already wait, or a place for them to.
+Multiprocessor::Rendezvous& Multiprocessor::MeetingFor(uint32_t lanes, simt::Collective kind,
+                                                       Site site) {
+  Warp& warp = warps_[current_thread->warp];
+  if (!Has(lanes, static_cast<int>(current_thread->lane))) {
+    Stop([&] {
+      return absl::StrFormat("divergent warp: the caller is not in the mask 0x%08x, at %s", lanes,
+                             Print(site));
+    });
+  }
+  if ((lanes & ~warp.alive) != 0) {
+    Stop([&] {
+      return absl::StrFormat("divergent warp: lanes 0x%08x of the mask exited or never were, at %s",
+                             lanes & ~warp.alive, Print(site));
+    });
+  }
+  Rendezvous* free = nullptr;
+  for (Rendezvous& pending : warp.pending) {
+    if (pending.lanes == lanes && pending.kind == kind && pending.site == site) return pending;
+    if (pending.lanes == 0) free = &pending;
+    if ((pending.lanes & lanes) == 0) continue;
+    Stop([&] {
+      return absl::StrFormat(
+          "divergent warp: a lane is at %s with mask 0x%08x, others wait at %s with mask 0x%08x",
+          Print(site), lanes, Print(pending.site), pending.lanes);
+    });
+  }
+  if (free == nullptr) {
+    Stop([&] {
+      return absl::StrCat("more masks at once than the emulator has room for, at ", Print(site));
+    });
+  }
+  free->lanes = lanes;
+  free->arrived = 0;
+  free->kind = kind;
+  free->site = site;
+  return *free;
+}
+
 void Multiprocessor::Collective(uint32_t lanes, simt::Collective kind,
                                 CollectiveArguments& arguments, Site site) {
   const Thread& self = *current_thread;
-  Warp& warp = warps_[self.warp];
-  if (!Has(lanes, static_cast<int>(self.lane))) {
-    Stop(absl::StrFormat("divergent warp: the caller is not in the mask 0x%08x at %s", lanes,
-                         Print(site)));
-  }
-  if ((lanes & ~warp.alive) != 0) {
-    Stop(
-        absl::StrFormat("divergent warp: lanes 0x%08x that are in the mask exited or never were, "
-                        "at %s",
-                        lanes & ~warp.alive, Print(site)));
-  }
-  Rendezvous* meeting = nullptr;
-  for (Rendezvous& pending : warp.pending) {
-    if (pending.lanes == lanes && pending.kind == kind && pending.site == site) {
-      meeting = &pending;
-      break;
-    }
-    if ((pending.lanes & lanes) != 0) {
-      Stop(
-          absl::StrFormat("divergent warp: a lane is at %s with mask 0x%08x, others wait at %s "
-                          "with mask 0x%08x",
-                          Print(site), lanes, Print(pending.site), pending.lanes));
-    }
-  }
-  if (meeting == nullptr) {
-    for (Rendezvous& pending : warp.pending) {
-      if (pending.lanes == 0) meeting = &pending;
-    }
-    if (meeting == nullptr) Stop("more collectives of one warp than the emulator has room for");
-    meeting->lanes = lanes;
-    meeting->arrived = 0;
-    meeting->kind = kind;
-    meeting->site = site;
-  }
-  meeting->arrived |= 1u << self.lane;
-  meeting->arguments[self.lane] = &arguments;
-  if (meeting->arrived != lanes) {
+  Rendezvous& meeting = MeetingFor(lanes, kind, site);
+  meeting.arrived |= 1u << self.lane;
+  meeting.arguments[self.lane] = &arguments;
+  if (meeting.arrived != lanes) {
     Wait(site);
     return;
   }
   const uint32_t first_thread = self.warp * kLanes;
-  Perform(*meeting, first_thread);
-  meeting->lanes = 0;
+  Perform(meeting, first_thread);
+  meeting.lanes = 0;
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     if (Has(lanes, static_cast<int>(lane)) && lane != self.lane) MakeReady(first_thread + lane);
   }
@@ -162,9 +168,9 @@ void Multiprocessor::Shuffle(const Rendezvous& meeting, uint32_t first_thread) {
     if (Has(meeting.lanes, source)) {
       std::memcpy(arguments.out, meeting.arguments[source]->in, arguments.count);
     } else {
-      Report(absl::StrFormat("a shuffle reads lane %d, which is not in its mask 0x%08x, at %s (%s)",
-                             source, meeting.lanes, Print(meeting.site),
-                             NameOf(first_thread + lane)));
+      ReportAbout(first_thread + lane,
+                  absl::StrFormat("a shuffle reads lane %d, which is not in its mask 0x%08x, at %s",
+                                  source, meeting.lanes, Print(meeting.site)));
       std::memset(arguments.out, 0xff, arguments.count);
     }
   }
