@@ -60,7 +60,8 @@ emu-race_compile := $(race_compiler) -fsanitize=thread
 # same condition look uninitialised to gcc.
 kernel_compile := $($(BUILD)_compile) -x c++ -DGPU_EMULATION -std=c++20 -g -Wall -Wextra -Werror -Wno-unknown-pragmas \
   -Wno-missing-field-initializers -Wno-uninitialized -Wno-maybe-uninitialized -Wno-unknown-warning-option \
-  -ffp-contract=off -fno-strict-aliasing -pthread -I. $(foreach folder,$(cuda_include) $(wildcard $(cuda_include)/cccl),-isystem $(folder))
+  -ffp-contract=off -fno-strict-aliasing -pthread -I. \
+  $(foreach folder,$(cuda_include) $(wildcard $(cuda_include)/cccl),-isystem $(folder))
 $(call update,$(tests_out)/kernel_flags,$(shell $(firstword $($(BUILD)_compile)) --version | head -n 1) $(kernel_compile))
 
 # clang 14 copies 16 bytes by a plain memcpy, which the checker would not see.
