@@ -45,6 +45,8 @@ ops_cuda_library_sources := \
 # Those that nvcc compiles, and for tests the emulator's compiler: see ops/cuda/build.mk.
 ops_cuda_sources := \
   ops/cuda/adamw.cu \
+  ops/cuda/attention_bf16.cu \
+  ops/cuda/attention_fp32.cu \
   ops/cuda/column_sums.cu \
   ops/cuda/cross_entropy.cu \
   ops/cuda/embedding.cu \

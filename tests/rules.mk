@@ -54,6 +54,7 @@ tests_support_sources := \
 
 # Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
 tests_emulation_sources := \
+  tests/emulation/attention_test.cpp \
   tests/emulation/cross_entropy_test.cpp \
   tests/emulation/cuda_device_test.cpp \
   tests/emulation/cuda_matmul_test.cpp \

@@ -104,6 +104,17 @@ template <typename T>
 cudaError_t CrossEntropyBackward(cudaStream_t stream, T* logits, const int32_t* targets,
                                  int64_t rows, int64_t vocabulary, float scale);
 
+// attention_fp32.cu, attention_bf16.cu. Heads of at most 128 channels: InvalidValue beyond.
+template <typename T>
+cudaError_t AttentionForward(cudaStream_t stream, T* out, float* logsumexp, const T* qkv,
+                             SequenceShape shape, int64_t heads, const DropoutMask& dropout);
+template <typename T>
+cudaError_t AttentionBackward(cudaStream_t stream, T* dqkv, const T* dout, const T* qkv,
+                              const T* out, const float* logsumexp, SequenceShape shape,
+                              int64_t heads, const DropoutMask& dropout, float* workspace);
+// In floats.
+int64_t AttentionBackwardWorkspace(SequenceShape shape, int64_t heads);
+
 // sums.cu. The sums are in device memory.
 cudaError_t AccumulateSum(cudaStream_t stream, double* sum, const float* x, int64_t n,
                           double* workspace);
