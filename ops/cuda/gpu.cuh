@@ -67,7 +67,7 @@ struct Site {
 };
 #endif
 
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+__host__ __device__ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 //---- Host: launches -----------------------------------------------------------------------------
 
@@ -82,7 +82,8 @@ cudaError_t Launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_byt
                                .grid = grid,
                                .block = block,
                                .shared_bytes = shared_bytes,
-                               .thread = [kernel, copies] { std::apply(kernel, copies); }});
+                               .thread = [kernel, copies] { std::apply(kernel, copies); },
+                               .arguments = simt::BytesOf(copies)});
 #else
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
