@@ -89,7 +89,7 @@ std::vector<std::string> TakeReports() {
 }
 
 void Run(const KernelLaunch& launch) {
-  if (runner()) return runner()(launch);
+  if (runner() && runner()(launch)) return;
   Multiprocessor::OfThisThread().Run(launch);
 }
 

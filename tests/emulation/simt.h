@@ -63,10 +63,11 @@ std::vector<std::string> BytesOf(const std::tuple<Ts...>& values) {
   return std::apply([&](const Ts&... each) { return std::vector{bytes_of(each)...}; }, values);
 }
 
-// Runs it on this OS thread, to the end: by the emulator, or by what SetRunner was given, which may
-// run the same kernel from something else than this program's code (tests/ptx).
+// Runs it on this OS thread, to the end: by what SetRunner was given, which may run the same kernel
+// from something else than this program's code (tests/ptx); unless that returns false, or is
+// nothing, by the emulator.
 void Run(const KernelLaunch& launch);
-using Runner = std::function<void(const KernelLaunch&)>;
+using Runner = std::function<bool(const KernelLaunch&)>;
 void SetRunner(Runner runner);
 
 // What gpu::Launch calls. Checks the launch as CUDA does, and then runs it at once; or hands it to

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -36,9 +37,6 @@ class Decoder {
     function_.text = &text_;
     DeclareParameters(text_.results, function_.results);
     DeclareParameters(text_.parameters, function_.parameters);
-    for (const Declaration& variable : module_.text().variables) {
-      if (variable.space == ".shared") dynamic_shared_.push_back(variable.name);
-    }
     DeclareShared();
     FindLabels();
     for (const Line& line : text_.lines) {
@@ -72,15 +70,31 @@ class Decoder {
     for (const Declaration& d : from) to.push_back({AddSlot(d), d.bytes});
   }
   // Before all else, since dynamic shared memory lies behind all arrays, and may be named earlier.
+  // Of those that functions share, only what this one names is there.
   void DeclareShared() {
     for (const Declaration& d : text_.declarations) {
-      if (d.space != ".shared") continue;
-      const size_t offset = RoundUp(function_.shared_bytes, d.alignment);
-      symbols_[d.name] = offset;
-      function_.shared_bytes = offset + d.bytes;
+      if (d.space == ".shared") AddShared(d);
+    }
+    std::set<std::string> names;
+    for (const Statement& s : text_.statements) AddNames(s.operands, names);
+    for (const Declaration& d : module_.text().variables) {
+      if (d.space == ".shared" && d.bytes > 0 && names.count(d.name) != 0) AddShared(d);
     }
     function_.shared_bytes = RoundUp(function_.shared_bytes, kSharedAlignment);
-    for (const std::string& name : dynamic_shared_) symbols_[name] = function_.shared_bytes;
+    for (const Declaration& d : module_.text().variables) {
+      if (d.space == ".shared" && d.bytes == 0) symbols_[d.name] = function_.shared_bytes;
+    }
+  }
+  void AddShared(const Declaration& d) {
+    const size_t offset = RoundUp(function_.shared_bytes, d.alignment);
+    symbols_[d.name] = offset;
+    function_.shared_bytes = offset + d.bytes;
+  }
+  static void AddNames(const std::vector<Operand>& operands, std::set<std::string>& names) {
+    for (const Operand& operand : operands) {
+      names.insert(operand.name);
+      AddNames(operand.group, names);
+    }
   }
   void Declare(const Declaration& d) {
     if (d.space == ".param") {
@@ -250,7 +264,6 @@ class Decoder {
   ByName<size_t> locals_, labels_;
   ByName<Function::Slot> parameters_;
   std::map<uint64_t, uint32_t> constants_;
-  std::vector<std::string> dynamic_shared_;
   const Statement* statement_ = nullptr;
   absl::Status status_;
 };

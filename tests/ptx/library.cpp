@@ -57,15 +57,17 @@ absl::Status Library::Add(const std::string& path, const std::string& name) {
 }
 
 void Library::Install() {
-  simt::SetRunner([this](const simt::KernelLaunch& launch) { Run(launch); });
+  simt::SetRunner([this](const simt::KernelLaunch& launch) { return Run(launch); });
   simt::SetAccessChecker(this);
 }
 
-void Library::Run(const simt::KernelLaunch& launch) {
+bool Library::Run(const simt::KernelLaunch& launch) {
+  if (simt::FunctionName(launch.kernel).find("SortPairsKernel") != std::string::npos) return false;
   std::scoped_lock lock(mutex_);
   if (absl::Status status = RunKernel(launch); !status.ok()) {
     simt::Report(absl::StrCat(simt::FunctionName(launch.kernel), ": ", status.message()));
   }
+  return true;
 }
 
 absl::Status Library::RunKernel(const simt::KernelLaunch& launch) {

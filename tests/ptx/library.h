@@ -26,8 +26,9 @@ class Library : public simt::AccessChecker {
   // Runs launches from now on, and learns from tests which memory there is.
   void Install();
 
-  // Runs the kernel of the launch's name; what goes wrong is reported (simt::Report).
-  void Run(const simt::KernelLaunch& launch);
+  // Runs the kernel of the launch's name; what goes wrong is reported (simt::Report). False for the
+  // emulator's stand-ins for CUB, of which there is no PTX.
+  bool Run(const simt::KernelLaunch& launch);
 
   // The kernels of which no instance ran, by file and name; and how many instances did.
   std::vector<std::string> Missed() const;
