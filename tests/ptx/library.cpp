@@ -88,7 +88,7 @@ absl::Status Library::RunKernel(const simt::KernelLaunch& launch) {
                   memory_);
 }
 
-std::vector<std::string> Library::Missed() const {
+std::vector<std::string> Library::MissedKernels() const {
   std::set<std::string> ran, all;
   for (const auto& [name, kernel] : kernels_) {
     const std::string short_name = absl::StrCat(kernel.file, ": ", ShortName(name));
@@ -100,9 +100,12 @@ std::vector<std::string> Library::Missed() const {
   return missed;
 }
 
-size_t Library::instances_run() const {
-  return static_cast<size_t>(std::count_if(kernels_.begin(), kernels_.end(),
-                                           [](const auto& kernel) { return kernel.second.ran; }));
+std::vector<std::string> Library::MissedInstances() const {
+  std::vector<std::string> missed;
+  for (const auto& [name, kernel] : kernels_) {
+    if (!kernel.ran) missed.push_back(absl::StrCat(kernel.file, ": ", name));
+  }
+  return missed;
 }
 
 void Library::Watch(const void* memory, size_t bytes, simt::MemoryKind) {

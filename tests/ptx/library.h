@@ -30,10 +30,11 @@ class Library : public simt::AccessChecker {
   // emulator's stand-ins for CUB, of which there is no PTX.
   bool Run(const simt::KernelLaunch& launch);
 
-  // The kernels of which no instance ran, by file and name; and how many instances did.
-  std::vector<std::string> Missed() const;
+  // The instances of kernels that did not run; and the kernels of which no instance did, by file
+  // and name.
+  std::vector<std::string> MissedInstances() const;
+  std::vector<std::string> MissedKernels() const;
   size_t instances() const { return kernels_.size(); }
-  size_t instances_run() const;
 
   // Memory that kernels may access.
   void Watch(const void* memory, size_t bytes, simt::MemoryKind kind) override;
