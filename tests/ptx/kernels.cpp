@@ -5,8 +5,11 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/ptx/library.h"
 
 namespace zerobox::ptx {
@@ -33,27 +36,40 @@ class EveryKernel : public testing::Environment {
   const Library& library_;
 };
 
-// The sources with kernels of ours. The PTX of FOLDER/NAME.cu is build/nvcc/FOLDER/NAME.sm_90.ptx.
-absl::Status AddAll(Library& library, const std::string& architecture) {
-  std::vector<std::filesystem::path> sources = {"tests/emulation/gpu_kernels.cu"};
+absl::Status AddSource(Library& library, const std::filesystem::path& source,
+                       const std::string& architecture) {
+  const auto ptx = ReadPtx(source, architecture);
+  if (!ptx.ok()) return ptx.status();
+  return library.Add(*ptx, source.filename());
+}
+
+absl::Status AddAllSources(Library& library, const std::string& architecture) {
   for (const auto& entry : std::filesystem::directory_iterator("ops/cuda")) {
-    if (entry.path().extension() == ".cu") sources.push_back(entry.path());
-  }
-  for (const auto& source : sources) {
-    const auto ptx = "build/nvcc" / source.parent_path() / source.stem();
-    absl::Status status =
-        library.Add(ptx.string() + "." + architecture + ".ptx", source.filename());
+    if (entry.path().extension() != ".cu") continue;
+    absl::Status status = AddSource(library, entry.path(), architecture);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return AddSource(library, "tests/emulation/gpu_kernels.cu", architecture);
 }
 
 }  // namespace
 
+absl::StatusOr<std::string> ReadPtx(const std::string& source, const std::string& architecture) {
+  const auto path =
+      "build/nvcc" / std::filesystem::path(source).replace_extension("." + architecture + ".ptx");
+  std::ifstream file(path);
+  if (!file)
+    return absl::NotFoundError(
+        absl::StrCat("there is no ", path.string(), ", which nvcc makes of ", source));
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
 int RunKernelTests(int argc, char** argv, const char* architecture) {
   testing::InitGoogleTest(&argc, argv);
   static Library library;
-  if (absl::Status status = AddAll(library, architecture); !status.ok()) {
+  if (absl::Status status = AddAllSources(library, architecture); !status.ok()) {
     fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;
   }

@@ -2,9 +2,7 @@
 #include "tests/ptx/library.h"
 
 #include <algorithm>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,24 +30,19 @@ Size3 ToSize3(dim3 size) { return {size.x, size.y, size.z}; }
 
 }  // namespace
 
-absl::Status Library::Add(const std::string& path, const std::string& name) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("there is no ", path, "; it is made by nvcc"));
-  std::stringstream text;
-  text << file.rdbuf();
-  auto module = Module::Parse(text.str());
-  if (!module.ok())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", module.status().message()));
+absl::Status Library::Add(const std::string& text, const std::string& file) {
+  auto module = Module::Parse(text);
+  if (!module.ok()) return module.status();
   for (const auto& [variable, bytes] : (*module)->variables())
     memory_.Add(bytes.data(), bytes.size());
   for (const FunctionText& function : (*module)->text().functions) {
     const std::string kernel = simt::Demangle(function.name);
     if (!function.is_entry || !IsOurs(kernel)) continue;
     const auto [other, is_new] =
-        kernels_.try_emplace(kernel, Kernel{module->get(), name, function.name});
+        kernels_.try_emplace(kernel, Kernel{module->get(), file, function.name});
     if (!is_new)
       return absl::AlreadyExistsError(
-          absl::StrCat(kernel, " is in ", name, " and in ", other->second.file,
+          absl::StrCat(kernel, " is in ", file, " and in ", other->second.file,
                        ": which one a launch means would not be known"));
   }
   modules_.push_back(std::move(*module));

@@ -21,8 +21,8 @@ namespace zerobox::ptx {
 
 class Library : public simt::AccessChecker {
  public:
-  // Adds all kernels of a file with PTX. `name` is the file's in what Missed returns.
-  absl::Status Add(const std::string& path, const std::string& name);
+  // Adds all kernels of this PTX. `file` is the source's name in what Missed... returns.
+  absl::Status Add(const std::string& text, const std::string& file);
   // Runs launches from now on, and learns from tests which memory there is.
   void Install();
 
