@@ -68,7 +68,7 @@ quote = '$(subst ','\'',$(1))'
 run_command = $(program) train --data=$(call quote,$(DATA)) --zero_stage=$(STAGE) --devices=$(DEVICES)$(if \
   $(strip $(RUN_ARGS)), $(RUN_ARGS))$(if $(strip $(ARGS)), $(ARGS))
 
-.PHONY: all setup run test check bench format lint clean help
+.PHONY: all setup run test check nvcc registers bench format lint clean help
 
 all: ## the program, build/zerobox
 	@.ci/setup build
@@ -94,6 +94,17 @@ check: ## the tests under the sanitizers and those of the CUDA kernels, lint, an
 	@.ci/setup build test lint
 	+@MAKE='$(MAKE)' .ci/check
 
+nvcc: ## compiles the CUDA kernels for sm_80 and sm_90, as `make check` does, and compares their registers with docs/
+registers: ## the same, and writes docs/registers.md
+nvcc registers:
+ifneq (,$(nvcc_missing))
+	@echo $(call quote,$(nvcc_missing))
+else
+	@.ci/setup build
+	+@$(call build,$(nvcc_objects))
+	@.ci/registers $(if $(filter registers,$@),write,check) $(nvcc) $(ops_cuda_sources)
+endif
+
 bench: ## builds and runs the measurements; BENCH="matmul" only these
 	@.ci/setup build
 	+@$(call build,$(program) $(bench_programs))
@@ -117,7 +128,7 @@ clean: ## removes build/ (trained runs stay)
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 18
 	@echo '  V=1 shows whole commands; BUILD=asan or tsan builds with sanitizers; -jN uses N cores (default: all).'
 
 # A single file, such as build/asan/tests/layout_test.

@@ -16,11 +16,14 @@ endif
 
 emulation_missing := $(if $(cuda_include),,skipped: the tests that run the CUDA kernels without a GPU need the headers of \
   the CUDA toolkit (cuda_runtime.h, cuda_bf16.h), which are not in $(cuda_folders:%=%/include). Set CUDA_HOME to where it is)
-nvcc_missing := $(if $(nvcc),,skipped: what needs nvcc, which is in none of: $(cuda_folders:%=%/bin). Set CUDA_HOME to where \
+nvcc_missing := $(if $(nvcc),,skipped: compiling the CUDA kernels, and running what comes of it, needs nvcc, which is in none of: $(cuda_folders:%=%/bin). Set CUDA_HOME to where \
   the CUDA toolkit is)
 ifeq ($(BUILD),emu-ptx)
 emulation_missing := $(or $(emulation_missing),$(nvcc_missing))
 endif
+
+# What nvcc compiles for `make check`, beside what is for a program.
+nvcc_objects := $(patsubst %.cu,build/nvcc/%.o,$(ops_cuda_sources) tests/emulation/gpu_kernels.cu)
 
 ifeq ($(READY),1)
 
@@ -66,7 +69,6 @@ check_archs := 80 90
 nvcc_check = $(nvcc) -std=c++20 -O3 -lineinfo -I. -ccbin $(lastword $(CXX)) -Werror all-warnings \
   -Xcompiler -Wall,-Wextra,-ffp-contract=off $(foreach arch,$(check_archs),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
   -Xptxas -v --keep --keep-dir $(@:.o=.keep) $(NVCCFLAGS)
-nvcc_objects := $(patsubst %.cu,build/nvcc/%.o,$(ops_cuda_sources) tests/emulation/gpu_kernels.cu)
 $(call update,build/nvcc/flags,$(if $(nvcc),$(shell $(nvcc) --version | tail -n 1)) $(nvcc_check))
 
 build/nvcc/%.o: %.cu build/nvcc/flags
