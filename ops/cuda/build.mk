@@ -69,7 +69,7 @@ emu-race_compile := $(race_compiler) -fsanitize=thread
 # A tile is written as 16-byte words and read as numbers, which nvcc allows. Registers that are loaded and used under
 # the same condition look uninitialised to gcc.
 kernel_compile := $($(BUILD)_compile) -x c++ -DGPU_EMULATION -std=c++20 -g -Wall -Wextra -Werror -Wno-unknown-pragmas \
-  -Wno-missing-field-initializers -Wno-uninitialized -Wno-maybe-uninitialized -Wno-unknown-warning-option \
+  -Wno-missing-field-initializers -Wno-uninitialized -Wno-maybe-uninitialized -Wno-unknown-warning-option -Wno-pass-failed \
   -ffp-contract=off -fno-strict-aliasing -pthread -I. \
   $(foreach folder,$(cuda_include) $(wildcard $(cuda_include)/cccl),-isystem $(folder))
 kernel_compiler := $(shell $(firstword $(filter-out ccache,$($(BUILD)_compile))) --version | head -n 1)

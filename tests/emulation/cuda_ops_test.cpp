@@ -31,6 +31,7 @@ constexpr int64_t kRows = kShape.batch * kShape.positions;
 constexpr int64_t kChannels = kShape.channels;
 constexpr int64_t kWide = 40;
 constexpr int64_t kVocabulary = 19;
+constexpr int64_t kHeads = 3;
 
 struct Types {
   DType t, g;
@@ -91,6 +92,12 @@ class Network {
     const Buffer wide = Make("wide", t, kRows * kWide), active = Make("active", t, kRows * kWide);
     ops.LinearForward(wide, normal, w1, b1, kRows, kChannels, kWide);
     ops.GeluForward(active, wide);
+    const Buffer qkv = Random("qkv", t, 3 * kRows * kChannels);
+    const Buffer attended = Make("attended", t, kRows * kChannels);
+    const Buffer logsumexp = Make("logsumexp", DType::kFloat32, kRows * kHeads);
+    Dropout attention_dropout = dropout;
+    attention_dropout.site = DropoutSite::kAttention;
+    ops.AttentionForward(attended, logsumexp, qkv, kShape, kHeads, attention_dropout);
     const Buffer branch = Make("branch", t, kRows * kChannels);
     ops.LinearForward(branch, active, w2, b2, kRows, kWide, kChannels);
     const Buffer out = Make("out", t, kRows * kChannels);
@@ -108,6 +115,8 @@ class Network {
     const Buffer dwte = Gradient("dwte", kVocabulary * kChannels);
     const Buffer dwpe = Gradient("dwpe", kShape.positions * kChannels);
     ops.HeadBackward(dout, dwte, logits, out, wte, kRows, kChannels, kVocabulary);
+    const Buffer dqkv = Make("dqkv", t, 3 * kRows * kChannels);
+    ops.AttentionBackward(dqkv, dout, qkv, attended, logsumexp, kShape, kHeads, attention_dropout);
     const Buffer dbranch = Make("dbranch", t, kRows * kChannels);
     ops.DropoutBackward(dbranch, dout, kShape, dropout);
     const Buffer dwide = Make("dwide", t, kRows * kWide);
