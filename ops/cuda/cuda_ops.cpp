@@ -252,12 +252,27 @@ class CudaOps final : public Ops {
                                   .accumulate = true});
   }
 
-  void AttentionForward(Buffer, Buffer, Buffer, SequenceShape, int64_t, const Dropout&) override {
-    Missing("attention_forward");
+  void AttentionForward(Buffer out, Buffer logsumexp, Buffer qkv, SequenceShape shape,
+                        int64_t heads, const Dropout& dropout) override {
+    Run("attention_forward", qkv.dtype, [&]<typename T>(cudaStream_t stream) {
+      return cuda::AttentionForward(
+          stream, Data<T>(out, shape.elements()), Data<float>(logsumexp, shape.rows() * heads),
+          Data<T>(qkv, 3 * shape.elements()), shape, heads, Mask(dropout));
+    });
   }
-  void AttentionBackward(Buffer, Buffer, Buffer, Buffer, Buffer, SequenceShape, int64_t,
-                         const Dropout&) override {
-    Missing("attention_backward");
+
+  void AttentionBackward(Buffer dqkv, Buffer dout, Buffer qkv, Buffer out, Buffer logsumexp,
+                         SequenceShape shape, int64_t heads, const Dropout& dropout) override {
+    const int64_t bytes = SizeOf(DType::kFloat32) * AttentionBackwardWorkspace(shape, heads);
+    Launch("attention_backward", bytes, [&](cudaStream_t stream, void* workspace) {
+      return CallWith(qkv.dtype, [&]<typename T>() {
+        return cuda::AttentionBackward(
+            stream, Data<T>(dqkv, 3 * shape.elements()), Data<T>(dout, shape.elements()),
+            Data<T>(qkv, 3 * shape.elements()), Data<T>(out, shape.elements()),
+            Data<float>(logsumexp, shape.rows() * heads), shape, heads, Mask(dropout),
+            static_cast<float*>(workspace));
+      });
+    });
   }
 
   void GeluForward(Buffer out, Buffer x) override {
@@ -371,13 +386,6 @@ class CudaOps final : public Ops {
   }
 
  private:
-  void Missing(std::string_view name) {
-    device_.Enqueue(StreamId::kCompute, name, [&](cudaStream_t) {
-      return absl::UnimplementedError(
-          "this version has no such kernel for GPUs yet; use --device=host");
-    });
-  }
-
   static StepState* State(const Buffer& buffer) {
     assert(buffer.bytes() >= static_cast<int64_t>(sizeof(StepState)));
     return reinterpret_cast<StepState*>(buffer.data);

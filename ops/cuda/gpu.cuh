@@ -67,7 +67,7 @@ struct Site {
 };
 #endif
 
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+__host__ __device__ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 //---- Host: launches -----------------------------------------------------------------------------
 
