@@ -43,9 +43,9 @@ std::string NameOf(const NetworkTypes& types) {
 
 int64_t NetworkBytes(const NetworkShape& shape) {
   const SequenceShape& s = shape.sequence;
-  const int64_t activations = s.rows() * (20 * s.channels + 4 * shape.wide + shape.vocabulary);
+  const int64_t activations = s.rows() * (32 * s.channels + 4 * shape.wide + shape.vocabulary);
   const int64_t parameters =
-      s.channels * (5 * shape.vocabulary + 2 * s.positions + 4 * shape.wide + 8 * s.channels + 40);
+      s.channels * (5 * shape.vocabulary + 2 * s.positions + 4 * shape.wide + 8 * s.channels + 60);
   return 4 * (activations + parameters) + (256 << 10);
 }
 
@@ -57,11 +57,11 @@ Buffer OpsNetwork::Make(const std::string& name, DType dtype, int64_t elements) 
 }
 
 // The deviation keeps what is computed at about 1, whatever the width.
-Buffer OpsNetwork::Random(const std::string& name, DType dtype, int64_t elements) {
+Buffer OpsNetwork::Random(const std::string& name, DType dtype, int64_t elements, float scale) {
   const Buffer buffer = Make(name, dtype, elements);
   const auto width = static_cast<float>(shape_.sequence.channels);
   device_.ops().FillNormal(buffer, /*seed=*/5, /*stream=*/buffers_.size(), 0,
-                           0.5f * std::sqrt(24.0f / width));
+                           scale * 0.5f * std::sqrt(24.0f / width));
   return buffer;
 }
 
@@ -105,7 +105,8 @@ void OpsNetwork::Forward() {
   Ops& ops = device_.ops();
   const DType t = types_.t;
   const int64_t rows = shape_.sequence.rows(), C = shape_.sequence.channels, W = shape_.wide;
-  const Buffer wte = Random("wte", t, shape_.vocabulary * C);
+  // Large logits, rounded to bf16, would make the softmax of two devices differ as it likes.
+  const Buffer wte = Random("wte", t, shape_.vocabulary * C, /*scale=*/0.5f);
   const Buffer wpe = Random("wpe", t, shape_.sequence.positions * C);
   const Buffer x = Activation("x", C);
   ops.EmbeddingForward(x, Named("tokens"), wte, wpe, shape_.sequence, dropout_);
@@ -114,8 +115,13 @@ void OpsNetwork::Forward() {
   const Buffer rstd = Make("rstd", DType::kFloat32, rows);
   const Buffer normal = Activation("normal", C);
   ops.LayerNormForward(normal, mean, rstd, x, weight, bias, rows, C);
+  const Buffer qkv = Activation("qkv", 3 * C), attention = Activation("attention", C);
+  ops.LinearForward(qkv, normal, Random("w_qkv", t, 3 * C * C), Random("b_qkv", t, 3 * C), rows, C,
+                    3 * C);
+  ops.AttentionForward(attention, Make("logsumexp", DType::kFloat32, rows * shape_.heads), qkv,
+                       shape_.sequence, shape_.heads, dropout_);
   const Buffer wide = Activation("wide", W), active = Activation("active", W);
-  ops.LinearForward(wide, normal, Random("w1", t, C * W), Random("b1", t, W), rows, C, W);
+  ops.LinearForward(wide, attention, Random("w1", t, C * W), Random("b1", t, W), rows, C, W);
   ops.GeluForward(active, wide);
   const Buffer branch = Activation("branch", C);
   ops.LinearForward(branch, active, Random("w2", t, W * C), Random("b2", t, C), rows, W, C);
@@ -144,9 +150,14 @@ void OpsNetwork::Backward() {
   ops.LinearBackward(dwide, Gradient("dw2", W * C), Gradient("db2", C), dbranch, Named("active"),
                      Named("w2"), rows, W, C);
   ops.GeluBackward(dwide, Named("wide"), dwide);
-  const Buffer dnormal = Activation("dnormal", C);
-  ops.LinearBackward(dnormal, Gradient("dw1", C * W), Gradient("db1", W), dwide, Named("normal"),
-                     Named("w1"), rows, C, W);
+  const Buffer dattention = Activation("dattention", C);
+  ops.LinearBackward(dattention, Gradient("dw1", C * W), Gradient("db1", W), dwide,
+                     Named("attention"), Named("w1"), rows, C, W);
+  const Buffer dqkv = Activation("dqkv", 3 * C), dnormal = Activation("dnormal", C);
+  ops.AttentionBackward(dqkv, dattention, Named("qkv"), Named("attention"), Named("logsumexp"),
+                        shape_.sequence, shape_.heads, dropout_);
+  ops.LinearBackward(dnormal, Gradient("dw_qkv", 3 * C * C), Gradient("db_qkv", 3 * C), dqkv,
+                     Named("normal"), Named("w_qkv"), rows, C, 3 * C);
   ops.LayerNormBackward(dout, Gradient("dweight", C), Gradient("dbias", C), dnormal, Named("x"),
                         Named("mean"), Named("rstd"), Named("weight"), rows, C);
   const Buffer dwpe = Gradient("dwpe", shape_.sequence.positions * C);

@@ -52,7 +52,7 @@ class OpsNetwork {
 
  private:
   Buffer Make(const std::string& name, DType dtype, int64_t elements);
-  Buffer Random(const std::string& name, DType dtype, int64_t elements);
+  Buffer Random(const std::string& name, DType dtype, int64_t elements, float scale = 1);
   Buffer Gradient(const std::string& name, int64_t elements);
   Buffer Ints(const std::string& name, const std::vector<int32_t>& values);
   Buffer Activation(const std::string& name, int64_t channels);

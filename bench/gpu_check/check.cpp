@@ -46,15 +46,14 @@ Sizes TinySizes() {
       .n_layer = 2, .n_head = 2, .n_embd = 32, .seq_len = 32, .vocab_size = 64};
   return {
       .networks = {{{2, 7, 24}, 3, 40, 19}, {{1, 33, 32}, 1, 64, 37}},
-      .runs = {{DType::kFloat32, 0, CudaRunKind::Variant::kPlain},
-               {DType::kBFloat16, 3, CudaRunKind::Variant::kOffloadedCheckpoints}},
+      .runs = {{DType::kBFloat16, 3, CudaRunKind::Variant::kOffloadedStates}},
       .memory_bytes = int64_t{16} << 20,
       .copy_bytes = int64_t{64} << 10,
       .square = 64,
       .adamw_elements = 5000,
-      .launches = 3,
-      .kernels = {{"tiny", {2, 32, 64}, 2, 128, 32, 0.55}},
-      .training = {{"tiny", tiny, {1 << 20, 2}, 1, 2, 0.42}},
+      .launches = 2,
+      .kernels = {{"tiny", {2, 32, 64}, 2, 128, 8, 0.55}},
+      .training = {{"tiny", tiny, {1 << 16, 2}, 1, 2, 0.42}},
   };
 }
 

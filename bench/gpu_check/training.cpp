@@ -14,7 +14,6 @@
 #include <string>
 #include <system_error>
 
-#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -114,11 +113,10 @@ struct Outcome {
   std::vector<StepProfile::Op> profile;
 };
 
-// `flags` as `zerobox train` has them. Nothing is saved. The step before the last is profiled.
+// `flags` as `zerobox train` has them, the same ones in each call. Nothing is saved. The step before the last is profiled.
 absl::StatusOr<Outcome> TrainWith(std::vector<std::string> flags, int64_t profiled_step) {
   const auto data = TokenData::Make();
   if (!data.ok()) return data.status();
-  const absl::FlagSaver saver;
   flags.push_back(absl::StrCat("--data=", (*data)->path()));
   const absl::StatusOr<CommandLine> line = ParseArguments(kTrainCommand, flags);
   if (!line.ok()) return line.status();
