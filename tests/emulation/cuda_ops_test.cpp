@@ -95,6 +95,15 @@ class Network {
     ops.LinearForward(branch, active, w2, b2, kRows, kWide, kChannels);
     const Buffer out = Make("out", t, kRows * kChannels);
     ops.ResidualForward(out, x, branch, kShape, dropout);
+    const Buffer sum = Make("sum", t, kRows * kChannels);
+    const Buffer normal2 = Make("normal2", t, kRows * kChannels);
+    const Buffer mean2 = Make("mean2", DType::kFloat32, kRows);
+    const Buffer rstd2 = Make("rstd2", DType::kFloat32, kRows);
+    ops.ResidualLayerNormForward(sum, normal2, mean2, rstd2, x, branch, weight, bias, kShape,
+                                 dropout);
+    const Buffer before = Make("before", t, kRows * kWide);
+    const Buffer active2 = Make("active2", t, kRows * kWide);
+    ops.LinearGeluForward(active2, before, normal2, w1, b1, kRows, kChannels, kWide);
     const Buffer logits = Make("logits", t, kRows * kVocabulary);
     ops.HeadForward(logits, out, wte, kRows, kChannels, kVocabulary);
 
@@ -114,6 +123,9 @@ class Network {
     ops.LinearBackward(dwide, Gradient("dw2", kWide * kChannels), Gradient("db2", kChannels),
                        dbranch, active, w2, kRows, kWide, kChannels);
     ops.GeluBackward(dwide, wide, dwide);
+    ops.GeluLinearBackward(Make("dbefore", t, kRows * kWide), Gradient("dw3", kWide * kChannels),
+                           Gradient("db3", kChannels), dbranch, before, active2, w2, kRows, kWide,
+                           kChannels);
     const Buffer dnormal = Make("dnormal", t, kRows * kChannels);
     ops.LinearBackward(dnormal, Gradient("dw1", kChannels * kWide), Gradient("db1", kWide), dwide,
                        normal, w1, kRows, kChannels, kWide);
