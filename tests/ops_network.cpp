@@ -43,9 +43,9 @@ std::string NameOf(const NetworkTypes& types) {
 
 int64_t NetworkBytes(const NetworkShape& shape) {
   const SequenceShape& s = shape.sequence;
-  const int64_t activations = s.rows() * (32 * s.channels + 4 * shape.wide + shape.vocabulary);
+  const int64_t activations = s.rows() * (36 * s.channels + 8 * shape.wide + shape.vocabulary);
   const int64_t parameters =
-      s.channels * (5 * shape.vocabulary + 2 * s.positions + 4 * shape.wide + 8 * s.channels + 60);
+      s.channels * (5 * shape.vocabulary + 2 * s.positions + 6 * shape.wide + 8 * s.channels + 60);
   return 4 * (activations + parameters) + (256 << 10);
 }
 
@@ -127,6 +127,21 @@ void OpsNetwork::Forward() {
   ops.LinearForward(branch, active, Random("w2", t, W * C), Random("b2", t, C), rows, W, C);
   const Buffer out = Activation("out", C);
   ops.ResidualForward(out, x, branch, shape_.sequence, dropout_);
+  ForwardInOne();
+}
+
+// The ops that do two steps at once, beside those that do one.
+void OpsNetwork::ForwardInOne() {
+  Ops& ops = device_.ops();
+  const int64_t rows = shape_.sequence.rows(), C = shape_.sequence.channels, W = shape_.wide;
+  const Buffer normal = Activation("normal2", C), before = Activation("before", W);
+  const Buffer mean = Make("mean2", DType::kFloat32, rows);
+  const Buffer rstd = Make("rstd2", DType::kFloat32, rows);
+  ops.ResidualLayerNormForward(Activation("sum", C), normal, mean, rstd, Named("x"),
+                               Named("branch"), Named("weight"), Named("bias"), shape_.sequence,
+                               dropout_);
+  ops.LinearGeluForward(Activation("active2", W), before, normal, Named("w1"), Named("b1"), rows, C,
+                        W);
 }
 
 void OpsNetwork::Head() {
@@ -150,6 +165,8 @@ void OpsNetwork::Backward() {
   ops.LinearBackward(dwide, Gradient("dw2", W * C), Gradient("db2", C), dbranch, Named("active"),
                      Named("w2"), rows, W, C);
   ops.GeluBackward(dwide, Named("wide"), dwide);
+  ops.GeluLinearBackward(Activation("dbefore", W), Gradient("dw3", W * C), Gradient("db3", C),
+                         dbranch, Named("before"), Named("active2"), Named("w2"), rows, W, C);
   const Buffer dattention = Activation("dattention", C);
   ops.LinearBackward(dattention, Gradient("dw1", C * W), Gradient("db1", W), dwide,
                      Named("attention"), Named("w1"), rows, C, W);

@@ -57,6 +57,7 @@ class OpsNetwork {
   Buffer Ints(const std::string& name, const std::vector<int32_t>& values);
   Buffer Activation(const std::string& name, int64_t channels);
   void Forward();
+  void ForwardInOne();
   void Head();
   void Backward();
   void Update();

@@ -32,6 +32,7 @@ class ModelKernels {
     Embedding();
     LayerNorm();
     Residual();
+    ResidualLayerNorm();
     DropoutGradient();
     Gelu();
     CrossEntropy();
@@ -92,6 +93,21 @@ class ModelKernels {
     bench_.Measure(Name("residual with dropout"), Bytes(3 * 2 * n()), [&](int64_t i) {
       ops_.ResidualForward(out[i], x[i], branch[i], shape_, dropout);
     });
+  }
+
+  // In one op: the sum is not read again.
+  void ResidualLayerNorm() {
+    const int64_t C = shape_.channels, rows = shape_.rows();
+    BufferSets sets(bench_, 4 * 2 * shape_.elements());
+    const auto x = sets.Random(kT, shape_.elements()), branch = sets.Random(kT, shape_.elements());
+    const auto sum = sets.Make(kT, shape_.elements()), out = sets.Make(kT, shape_.elements());
+    const auto weight = sets.Random(kT, C), bias = sets.Random(kT, C);
+    const auto mean = sets.Make(DType::kFloat32, rows), rstd = sets.Make(DType::kFloat32, rows);
+    bench_.Measure(Name("residual + layernorm"),
+                   Bytes(4 * 2 * n() + 8.0 * static_cast<double>(rows)), [&](int64_t i) {
+                     ops_.ResidualLayerNormForward(sum[i], out[i], mean[i], rstd[i], x[i],
+                                                   branch[i], weight[i], bias[i], shape_, {});
+                   });
   }
 
   void DropoutGradient() {

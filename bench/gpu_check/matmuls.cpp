@@ -14,6 +14,7 @@
 namespace zerobox::gpu_check {
 namespace {
 
+using cuda::Epilogue;
 using cuda::MatmulCall;
 
 constexpr DType kT = DType::kBFloat16;
@@ -22,24 +23,27 @@ constexpr double kColumnSumsTarget = 0.8;
 
 absl::Status Launched(cudaError_t error) { return cuda::ToStatus(error, "cudaLaunchKernelExC"); }
 
-// Biases are all that is fused here; the other epilogues are not asked for.
-class BiasKernel final : public cuda::EpilogueKernels {
+BFloat16* Data(void* data) { return static_cast<BFloat16*>(data); }
+const BFloat16* Data(const void* data) { return static_cast<const BFloat16*>(data); }
+
+// For what cuBLASLt does not fuse, as the device has them.
+class Epilogues final : public cuda::EpilogueKernels {
  public:
   absl::Status AddBias(cudaStream_t stream, DType, void* y, const void* bias, int64_t rows,
                        int64_t columns) override {
-    return Launched(cuda::AddBias(stream, static_cast<BFloat16*>(y),
-                                  static_cast<const BFloat16*>(bias), rows, columns));
+    return Launched(cuda::AddBias(stream, Data(y), Data(bias), rows, columns));
   }
-  absl::Status GeluForward(cudaStream_t, DType, void*, const void*, int64_t) override {
-    return absl::UnimplementedError("not measured here");
+  absl::Status GeluForward(cudaStream_t stream, DType, void* out, const void* x,
+                           int64_t n) override {
+    return Launched(cuda::GeluForward(stream, Data(out), Data(x), n));
   }
-  absl::Status GeluBackward(cudaStream_t, DType, void*, const void*, const void*,
-                            int64_t) override {
-    return absl::UnimplementedError("not measured here");
+  absl::Status GeluBackward(cudaStream_t stream, DType, void* dx, const void* x, const void* dout,
+                            int64_t n) override {
+    return Launched(cuda::GeluBackward(stream, Data(dx), Data(x), Data(dout), n));
   }
   absl::Status SumColumns(cudaStream_t, DType, void*, DType, const void*, int64_t,
                           int64_t) override {
-    return absl::UnimplementedError("not measured here");
+    return absl::UnimplementedError("the device does not ask for it either");
   }
 };
 
@@ -49,7 +53,7 @@ class Products {
   explicit Products(KernelBench& bench)
       : bench_(bench),
         matmul_(cuda::Matmul::Make(bench.device().workspace(), bench.device().workspace_bytes(),
-                                   bias_kernel_)) {
+                                   epilogues_)) {
     if (!matmul_.ok()) bench.device().Fail(matmul_.status());
   }
 
@@ -61,12 +65,14 @@ class Products {
     BufferSets sets(bench_, 2 * (a_size + b_size + d_size));
     const auto a = sets.Random(kT, a_size), b = sets.Random(kT, b_size);
     const auto d = sets.Random(kT, d_size), bias = sets.Random(kT, call.columns);
+    const auto aux = sets.Random(kT, HasAux(call) ? d_size : 1);
     call.in = call.out = kT;
     const auto run = [&](int64_t i) {
       call.a = a[i].data;
       call.b = b[i].data;
       call.d = d[i].data;
-      if (call.epilogue == cuda::Epilogue::kBias) call.bias = bias[i].data;
+      if (call.epilogue != Epilogue::kNone) call.bias = bias[i].data;
+      if (HasAux(call)) call.aux = aux[i].data;
       bench_.device().Enqueue(StreamId::kCompute, "product",
                               [&](cudaStream_t stream) { return (*matmul_)->Run(stream, call); });
     };
@@ -77,26 +83,45 @@ class Products {
                    run);
   }
 
+  // How many calls had their epilogue fused, and how many not.
+  std::string Fused() const {
+    if (!matmul_.ok()) return "";
+    const cuda::Matmul::Counts& counts = (*matmul_)->counts();
+    return absl::StrCat("cuBLASLt fused the epilogues of ", counts.fused, " calls of ",
+                        counts.fused + counts.unfused);
+  }
+
  private:
+  static bool HasAux(const MatmulCall& call) {
+    return call.epilogue == Epilogue::kBiasGelu || call.epilogue == Epilogue::kGeluGradient;
+  }
+
   KernelBench& bench_;
-  BiasKernel bias_kernel_;
+  Epilogues epilogues_;
   absl::StatusOr<std::unique_ptr<cuda::Matmul>> matmul_;
 };
 
 struct Layer {
   std::string_view name;
   int64_t in, out;
+  bool before_gelu = false, after_gelu = false;
 };
 
-// y = x w + bias; dx = dy w^T; dw += x^T dy.
+// y = x w + bias; dx = dy w^T; dw += x^T dy; with what follows fused where a GELU does.
 void MeasureLayer(Products& products, const Layer& layer, int64_t rows, double target) {
   const absl::string_view name(layer.name.data(), layer.name.size());
-  products.Measure(
-      absl::StrCat(name, " y"),
-      {.rows = rows, .columns = layer.out, .inner = layer.in, .epilogue = cuda::Epilogue::kBias},
-      target);
+  products.Measure(absl::StrCat(name, " y"),
+                   {.rows = rows,
+                    .columns = layer.out,
+                    .inner = layer.in,
+                    .epilogue = layer.before_gelu ? Epilogue::kBiasGelu : Epilogue::kBias},
+                   target);
   products.Measure(absl::StrCat(name, " dx"),
-                   {.rows = rows, .columns = layer.in, .inner = layer.out, .transpose_b = true},
+                   {.rows = rows,
+                    .columns = layer.in,
+                    .inner = layer.out,
+                    .transpose_b = true,
+                    .epilogue = layer.after_gelu ? Epilogue::kGeluGradient : Epilogue::kNone},
                    target);
   products.Measure(absl::StrCat(name, " dw"),
                    {.rows = layer.in,
@@ -153,9 +178,11 @@ void MeasureMatmuls(KernelBench& bench, const KernelSizes& sizes, Report& report
   Products products(bench);
   const int64_t C = sizes.shape.channels, rows = sizes.shape.rows();
   for (const Layer& layer : {Layer{"qkv", C, 3 * C}, Layer{"projection", C, C},
-                             Layer{"mlp in", C, 4 * C}, Layer{"mlp out", 4 * C, C}}) {
+                             Layer{"mlp in, GELU", C, 4 * C, /*before_gelu=*/true},
+                             Layer{"mlp out, GELU'", 4 * C, C, false, /*after_gelu=*/true}}) {
     MeasureLayer(products, layer, rows, sizes.matmul_target);
   }
+  report.Say(products.Fused());
   MeasureHead(products, sizes.logit_rows, C, sizes.vocabulary, sizes.matmul_target);
   report.Say("and with rows that do not begin on 16 bytes, as a vocabulary of 50257 has them:");
   MeasureHead(products, sizes.logit_rows, C, sizes.vocabulary - 47, /*target=*/0);

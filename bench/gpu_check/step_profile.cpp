@@ -8,6 +8,11 @@
 #include "ops/cuda/cuda_device.h"
 
 namespace zerobox::gpu_check {
+namespace {
+
+constexpr std::string_view kFirstOfUpdate = "prepare_step";  // one a step, on the GPU
+
+}  // namespace
 
 TrainHooks StepProfile::Hooks() {
   TrainHooks hooks;
@@ -18,34 +23,30 @@ TrainHooks StepProfile::Hooks() {
                                                      stream_ = stream;
                                                      return absl::OkStatus();
                                                    });
-    if (step_ == 1) state_ = State::kIn;
   };
   return hooks;
 }
 
-void StepProfile::OnStep(const StepMetrics& metrics) {
-  if (metrics.step == step_ - 1) state_ = State::kIn;
-  if (metrics.step == step_) state_ = State::kClosing;
-}
-
 void StepProfile::OnEnqueue(int, StreamId stream, std::string_view op, int64_t) {
   if (stream != StreamId::kCompute || !status_.ok()) return;
-  if (state_ != State::kIn && state_ != State::kClosing) return;
+  const bool update = op == kFirstOfUpdate;
+  updates_ += update;
+  const bool inside = updates_ == step_;
+  const bool end = update && updates_ == step_ + 1;
+  if (!inside && !end) return;
   absl::StatusOr<TimeStamp> stamp = TimeStamp::Make();
   status_ = stamp.status();
   if (status_.ok()) status_ = stamp->Record(stream_);
   if (!status_.ok()) return;
   stamps_.push_back(*std::move(stamp));
-  if (state_ == State::kIn) {
-    names_.emplace_back(op);
-  } else {
-    state_ = State::kAfter;
-  }
+  if (inside) names_.emplace_back(op);
 }
 
 absl::StatusOr<std::vector<StepProfile::Op>> StepProfile::Take() const {
   if (!status_.ok()) return status_;
-  if (state_ != State::kAfter) return absl::InternalError("the profiled step did not end");
+  if (names_.empty() || stamps_.size() != names_.size() + 1) {
+    return absl::InternalError("the profiled step did not end");
+  }
   std::map<std::string, Op> by_name;
   for (size_t i = 0; i < names_.size(); ++i) {
     const absl::StatusOr<double> seconds = stamps_[i + 1].SecondsSince(stamps_[i]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long each op of one training step takes on the GPU: a time stamp before every op of the
-// compute stream, so an op's time is that until the next begins, gaps and waits between them
-// included.
+// How long each op of one training step takes on the GPU, from update to update: a time stamp
+// before every op of the compute stream, so an op's time is that until the next begins, gaps and
+// waits between them included.
 #ifndef ZEROBOX_BENCH_GPU_CHECK_STEP_PROFILE_H_
 #define ZEROBOX_BENCH_GPU_CHECK_STEP_PROFILE_H_
 
@@ -20,10 +20,10 @@
 
 namespace zerobox::gpu_check {
 
-// For a run on one GPU, of which it is observer and recorder; all is called on its worker's thread.
-class StepProfile final : public RunObserver, public Recorder {
+// For a run on one GPU, of which it is the recorder; all is called on its worker's thread.
+class StepProfile final : public Recorder {
  public:
-  // The step counts from 1, and is not the last.
+  // From the update of this step, from 1, to that of the next.
   explicit StepProfile(int64_t step) : step_(step) {}
   TrainHooks Hooks();
 
@@ -35,8 +35,6 @@ class StepProfile final : public RunObserver, public Recorder {
   // After the run: ops by name, the longest first.
   absl::StatusOr<std::vector<Op>> Take() const;
 
-  void OnStep(const StepMetrics& metrics) override;
-  void OnEval(const EvalMetrics&) override {}
   void OnEnqueue(int rank, StreamId stream, std::string_view op, int64_t id) override;
   void OnBegin(int, StreamId, std::string_view, int64_t) override {}
   void OnEnd(int, StreamId, std::string_view, int64_t) override {}
@@ -44,9 +42,8 @@ class StepProfile final : public RunObserver, public Recorder {
   void OnFree(int, const Buffer&) override {}
 
  private:
-  enum class State : uint8_t { kBefore, kIn, kClosing, kAfter };
   const int64_t step_;
-  State state_ = State::kBefore;
+  int64_t updates_ = 0;
   cudaStream_t stream_ = nullptr;
   absl::Status status_;
   std::vector<std::string> names_;

@@ -113,7 +113,7 @@ struct Outcome {
   std::vector<StepProfile::Op> profile;
 };
 
-// `flags` as `zerobox train` has them, the same ones in each call. Nothing is saved. The step before the last is profiled.
+// `flags` as `zerobox train` has them, the same ones in each call. Nothing is saved.
 absl::StatusOr<Outcome> TrainWith(std::vector<std::string> flags, int64_t profiled_step) {
   const auto data = TokenData::Make();
   if (!data.ok()) return data.status();
@@ -145,7 +145,7 @@ absl::StatusOr<Outcome> TrainWith(std::vector<std::string> flags, int64_t profil
   if (!dataset.ok()) return dataset.status();
   StepProfile profile(profiled_step);
   outcome.result =
-      Train(settings, outcome.plan, **dataset, &profile, /*stop_signal=*/nullptr, profile.Hooks());
+      Train(settings, outcome.plan, **dataset, nullptr, /*stop_signal=*/nullptr, profile.Hooks());
   if (!outcome.result.status.ok()) return outcome.result.status;
   absl::StatusOr<std::vector<StepProfile::Op>> ops = profile.Take();
   if (!ops.ok()) return ops.status();
@@ -167,7 +167,7 @@ void CheckLosses(const TrainingSizes& sizes, const RunResult& result, Report& re
 void ShowProfile(const std::vector<StepProfile::Op>& profile, Report& report) {
   double all = 0;
   for (const StepProfile::Op& op : profile) all += op.seconds;
-  report.BeginTable("  one step by op (the last has the wait for the host)");
+  report.BeginTable("  one step, by op");
   for (const StepProfile::Op& op : profile) {
     report.Measure({.name = absl::StrCat("  ", op.count, " x ", op.name),
                     .time = TimeText(op.seconds),

@@ -54,11 +54,14 @@ cuda_libraries := $(firstword $(wildcard $(foreach folder,lib64 targets/x86_64-l
   targets/sbsa-linux/lib lib,$(cuda_include:%/include=%/$(folder)/libcudart_static.a)))) -ldl -lrt
 -include $(cuda_program_objects:.o=.d)
 
-# `make gpu-check`: what it finds on a GPU is only known there, so its parts also run in the emulator's tests.
+# `make gpu-check`. With libhwy.so.1 beside it, it also runs where none of our packages are: a machine with a GPU may be
+# another one. Its parts also run in a test in the emulator.
 build/gpu-check: $(call objects,$(gpu_check_main) $(gpu_check_sources) $(gpu_check_support)) $(cuda_program_objects) \
     $(library) $(build_info_object)
 	$(call say,link  ,$@)
-	$(q)$(link) $^ $(libraries) $(cuda_libraries) -o $@
+	$(q)$(link) $^ $(libraries:-labsl_%=-l:libabsl_%.a) $(cuda_libraries) -static-libstdc++ -static-libgcc \
+	  -Wl,-rpath,'$$ORIGIN' -o $@
+	$(q)cp -L $$($(CXX) -print-file-name=libhwy.so.1) build/
 -include $(patsubst %.cpp,$(out)/obj/%.d,$(gpu_check_main))
 endif
 -include $(patsubst %.cpp,$(out)/obj/%.d,$(gpu_check_sources))
