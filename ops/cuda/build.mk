@@ -20,7 +20,7 @@ emulation_missing := $(if $(cuda_include),,skipped: the tests that run the CUDA 
 ifeq ($(READY),1)
 
 # For files that include the toolkit's headers. Ours are C++20 without extensions that nvcc lacks.
-$(out)/obj/tests/emulation/%.o $(out)/obj/ops/cuda/%.o: object_flags = $(cuda_include:%=-isystem %)
+$(out)/obj/tests/emulation/%.o $(out)/obj/ops/cuda/%.o $(out)/obj/bench/gpu_check/%.o: object_flags = $(cuda_include:%=-isystem %)
 
 # The device; not in the library, where ops/cuda/no_cuda.cpp stands for it in every program that does not link these.
 cuda_device_objects := $(call objects,$(ops_cuda_device_sources))
@@ -53,7 +53,18 @@ cuda_program_objects := $(cuda_device_objects) $(call objects,$(ops_cuda_library
 cuda_libraries := $(firstword $(wildcard $(foreach folder,lib64 targets/x86_64-linux/lib \
   targets/sbsa-linux/lib lib,$(cuda_include:%/include=%/$(folder)/libcudart_static.a)))) -ldl -lrt
 -include $(cuda_program_objects:.o=.d)
+
+# `make gpu-check`. With libhwy.so.1 beside it, it also runs where none of our packages are: a machine with a GPU may be
+# another one. Its parts also run in a test in the emulator.
+build/gpu-check: $(call objects,$(gpu_check_main) $(gpu_check_sources) $(gpu_check_support)) $(cuda_program_objects) \
+    $(library) $(build_info_object)
+	$(call say,link  ,$@)
+	$(q)$(link) $^ $(libraries:-labsl_%=-l:libabsl_%.a) $(cuda_libraries) -static-libstdc++ -static-libgcc \
+	  -Wl,-rpath,'$$ORIGIN' -o $@
+	$(q)cp -L $$($(CXX) -print-file-name=libhwy.so.1) build/
+-include $(patsubst %.cpp,$(out)/obj/%.d,$(gpu_check_main))
 endif
+-include $(patsubst %.cpp,$(out)/obj/%.d,$(gpu_check_sources))
 # With CUDA=0 after CUDA=1 the library is made again.
 $(call update,$(out)/cuda,CUDA=$(CUDA))
 
@@ -87,14 +98,17 @@ $(tests_out)/obj/%.o: %.cu $(tests_out)/kernel_flags
 kernel_objects := $(patsubst %.cu,$(tests_out)/obj/%.o,$(ops_cuda_sources) $(tests_emulation_kernels))
 kernels_library := $(tests_out)/libkernels.a
 emulation_library := $(out)/libemulation.a
+gpu_check_library := $(out)/libgpu_check.a
 $(kernels_library): $(kernel_objects)
 $(emulation_library): $(call objects,$(tests_emulation_support))
+$(gpu_check_library): $(call objects,$(gpu_check_sources)) bench/rules.mk
 $(kernels_library) $(emulation_library): tests/rules.mk
+$(kernels_library) $(emulation_library) $(gpu_check_library):
 	@mkdir -p $(@D)
 	@rm -f $@
 	$(q)ar rcs $@ $(filter %.o,$^)
 
-$(tests_out)/tests/%: $(out)/obj/tests/emulation/%.o $(cuda_device_objects) $(kernels_library) \
+$(tests_out)/tests/%: $(out)/obj/tests/emulation/%.o $(cuda_device_objects) $(gpu_check_library) $(kernels_library) \
     $(emulation_library) $(tests_library) $(library) | $(build_info_object)
 	@mkdir -p $(@D)
 	$(call say,link  ,$@)
