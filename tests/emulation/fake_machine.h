@@ -93,9 +93,9 @@ class Machine {
   cudaError_t Push(cudaStream_t stream, Operation operation);
   bool Idle(int device) const;
 
-  // The calling thread waits until `ready`. Runs one operation if all threads wait, or if those
-  // that do not have been busy with something unknown for long. False: nothing will ever become
-  // ready.
+  // The calling thread waits until `ready`. Runs operations as long as all threads wait, or one if
+  // those that do not have been busy with something unknown for long. False: nothing will ever
+  // become ready.
   bool Poll(std::function<bool()> ready);
 
   // An access by the operation that runs now, or by the calling thread when there is none.
