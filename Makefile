@@ -16,7 +16,7 @@ ARGS =
 BUILD ?= release
 V =
 
-variants := release asan tsan emu emu-asan emu-race
+variants := release asan tsan emu emu-asan emu-race emu-ptx
 ifeq (,$(filter $(BUILD),$(variants)))
   $(error BUILD is one of: $(variants); found: $(BUILD))
 endif
@@ -28,10 +28,12 @@ main_source := trainer/main.cpp
 library_sources := $(filter-out $(main_source),$(foreach folder,$(folders),$($(folder)_sources)))
 all_sources := $(library_sources) $(main_source) $(tests_support_sources) $(tests_sources) $(bench_sources)
 
-# The last three run the CUDA kernels in the emulator. Everything else that their tests need is that of another variant.
+# These run the CUDA kernels without a GPU: in the emulator, or what nvcc made of them in the interpreter of PTX.
+# Everything else that their tests need is that of another variant.
 host_of_emu := release
 host_of_emu-asan := asan
 host_of_emu-race := release
+host_of_emu-ptx := release
 host := $(or $(host_of_$(BUILD)),$(BUILD))
 
 out := build/$(host)
