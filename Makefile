@@ -68,7 +68,7 @@ quote = '$(subst ','\'',$(1))'
 run_command = $(program) train --data=$(call quote,$(DATA)) --zero_stage=$(STAGE) --devices=$(DEVICES)$(if \
   $(strip $(RUN_ARGS)), $(RUN_ARGS))$(if $(strip $(ARGS)), $(ARGS))
 
-.PHONY: all setup run test check nvcc registers bench format lint clean help
+.PHONY: all setup run test check nvcc registers bench gpu-check format lint clean help
 
 all: ## the program, build/zerobox
 	@.ci/setup build
@@ -110,6 +110,16 @@ bench: ## builds and runs the measurements; BENCH="matmul" only these
 	+@$(call build,$(program) $(bench_programs))
 	@for bench in $(BENCH); do echo "bench: $$bench"; $(out)/bench/$$bench || exit; done
 
+gpu-check: export CUDA = 1
+gpu-check: ## on a GPU: is it right, then how fast, in minutes; GPU_CHECK="--parts=4,5" these parts, or --tiny
+ifneq (,$(nvcc))
+	@.ci/setup build
+	+@$(call build,build/gpu-check)
+endif
+	@[ -x build/gpu-check ] || { echo "gpu-check: wanted nvcc, or build/gpu-check built elsewhere; found neither." \
+	  "Set CUDA_HOME to where the toolkit is"; exit 1; }
+	@build/gpu-check $(GPU_CHECK)
+
 format: ## lays out every source file by .clang-format
 	@.ci/setup lint
 	@.ci/source_files cpp h cu cuh | xargs clang-format -i
@@ -128,7 +138,7 @@ clean: ## removes build/ (trained runs stay)
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 18
 	@echo '  V=1 shows whole commands; BUILD=asan or tsan builds with sanitizers; -jN uses N cores (default: all).'
 
 # A single file, such as build/asan/tests/layout_test.

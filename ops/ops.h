@@ -104,6 +104,32 @@ class Ops {
   virtual void DropoutBackward(Buffer dbranch, Buffer dout, SequenceShape shape,
                                const Dropout& dropout) = 0;
 
+  // ---- two steps in one, for devices that save a pass over memory so; as here for those that do
+  // not
+
+  // before (rows, out) = x w + bias; y = GELU(before), where a device may take the GELU before it
+  // rounds.
+  virtual void LinearGeluForward(Buffer y, Buffer before, Buffer x, Buffer w, Buffer bias,
+                                 int64_t rows, int64_t in, int64_t out) {
+    LinearForward(before, x, w, bias, rows, in, out);
+    GeluForward(y, before);
+  }
+  // Of y = x w + bias where x = GELU(before): as LinearBackward, but on to the gradient of before,
+  // (rows, in).
+  virtual void GeluLinearBackward(Buffer dbefore, Buffer dw, Buffer dbias, Buffer dy, Buffer before,
+                                  Buffer x, Buffer w, int64_t rows, int64_t in, int64_t out) {
+    LinearBackward(dbefore, dw, dbias, dy, x, w, rows, in, out);
+    GeluBackward(dbefore, before, dbefore);
+  }
+  // sum = x + dropout(branch); out = the layer normalization of sum, with its mean and rstd. sum
+  // may be x or branch.
+  virtual void ResidualLayerNormForward(Buffer sum, Buffer out, Buffer mean, Buffer rstd, Buffer x,
+                                        Buffer branch, Buffer weight, Buffer bias,
+                                        SequenceShape shape, const Dropout& dropout) {
+    ResidualForward(sum, x, branch, shape, dropout);
+    LayerNormForward(out, mean, rstd, sum, weight, bias, shape.rows(), shape.channels);
+  }
+
   // losses (fp32, rows) = -log softmax(logits)[target] in nats, 0 where target (int32) is -1.
   virtual void CrossEntropyForward(Buffer losses, Buffer logits, Buffer targets, int64_t rows,
                                    int64_t vocabulary) = 0;

@@ -46,8 +46,10 @@ tests_sources := \
 
 # Linked into every test program.
 tests_support_sources := \
+  tests/cuda_runs.cpp \
   tests/expected_bytes.cpp \
   tests/model_gradient.cpp \
+  tests/ops_network.cpp \
   tests/process.cpp \
   tests/reference.cpp \
   tests/small_run.cpp \
@@ -62,6 +64,7 @@ tests_emulation_sources := \
   tests/emulation/cuda_train_test.cpp \
   tests/emulation/elementwise_test.cpp \
   tests/emulation/embedding_test.cpp \
+  tests/emulation/gpu_check_test.cpp \
   tests/emulation/gpu_test.cpp \
   tests/emulation/layernorm_test.cpp \
   tests/emulation/optimizer_test.cpp \
@@ -95,14 +98,8 @@ tests_ptx_sources := \
   tests/ptx/sm_80_test.cpp \
   tests/ptx/sm_90_test.cpp \
 
-tests_ptx_kernel_tests := \
-  tests/emulation/attention_test.cpp \
-  tests/emulation/cross_entropy_test.cpp \
-  tests/emulation/elementwise_test.cpp \
-  tests/emulation/embedding_test.cpp \
-  tests/emulation/gpu_test.cpp \
-  tests/emulation/layernorm_test.cpp \
-  tests/emulation/optimizer_test.cpp \
+tests_ptx_kernel_tests := $(filter-out $(addprefix tests/emulation/,cuda_%_test.cpp seeded_bugs_test.cpp simt_test.cpp), \
+  $(tests_emulation_sources))
 
 tests_ptx_support := \
   tests/ptx/comparison.cpp \

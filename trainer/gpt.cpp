@@ -185,22 +185,28 @@ void Gpt::ComputeInside(Pass pass, int block, Buffer w, MicroBatchInFlight& mb) 
     ops_.AttentionForward(a[kAttention], a[kLogSumExp], a[kQkv], shape, config_.n_head,
                           Drop(mb, block, DropoutSite::kAttention));
   }
-  if (make({kMiddle})) {
+  const bool make_middle = make({kMiddle});
+  const bool make_norm2 = make({kNorm2Mean, kNorm2Rstd, kNorm2});
+  if (make_middle) {
     ops_.LinearForward(a[kMiddle], a[kAttention], p(kProjectionWeight), p(kProjectionBias), rows, c,
                        c);
-    ops_.ResidualForward(a[kMiddle], a[kBlockIn], a[kMiddle], shape,
-                         Drop(mb, block, DropoutSite::kAttentionOutput));
-  }
-
-  // gelu(norm2(middle) W)
-  if (make({kNorm2Mean, kNorm2Rstd, kNorm2})) {
+    ops_.ResidualLayerNormForward(a[kMiddle], a[kNorm2], a[kNorm2Mean], a[kNorm2Rstd], a[kBlockIn],
+                                  a[kMiddle], p(kNorm2Weight), p(kNorm2Bias), shape,
+                                  Drop(mb, block, DropoutSite::kAttentionOutput));
+  } else if (make_norm2) {
     ops_.LayerNormForward(a[kNorm2], a[kNorm2Mean], a[kNorm2Rstd], a[kMiddle], p(kNorm2Weight),
                           p(kNorm2Bias), rows, c);
   }
-  if (make({kFc})) {
-    ops_.LinearForward(a[kFc], a[kNorm2], p(kFcWeight), p(kFcBias), rows, c, kMlpRatio * c);
+
+  // gelu(norm2(middle) W)
+  const bool make_fc = make({kFc});
+  const bool make_gelu = make({kGelu});
+  if (make_fc) {
+    ops_.LinearGeluForward(a[kGelu], a[kFc], a[kNorm2], p(kFcWeight), p(kFcBias), rows, c,
+                           kMlpRatio * c);
+  } else if (make_gelu) {
+    ops_.GeluForward(a[kGelu], a[kFc]);
   }
-  if (make({kGelu})) ops_.GeluForward(a[kGelu], a[kFc]);
 }
 
 void Gpt::HeadForward(Buffer w, MicroBatchInFlight& mb) const {
@@ -275,8 +281,8 @@ void Gpt::MlpBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zero)
   const Buffer dbranch = BranchGradient(mb, block, DropoutSite::kMlpOutput);
   const Buffer dfc = Push(mb, dtype_, a[kFc].elements, "gradient of the MLP's inside");
   const Buffer dnorm = PushStream(mb, "gradient of norm 2's output");
-  LinearBackward(dfc, dbranch, a[kGelu], w, OfBlock(block, kMlpProjectionWeight), rows, zero);
-  ops_.GeluBackward(dfc, a[kFc], dfc);
+  LinearBackward(dfc, dbranch, a[kGelu], w, OfBlock(block, kMlpProjectionWeight), rows, zero,
+                 /*before_gelu=*/a[kFc]);
   LinearBackward(dnorm, dfc, a[kNorm2], w, OfBlock(block, kFcWeight), rows, zero);
   NormBackward(mb.dstream, dnorm, a[kMiddle], {a[kNorm2], a[kNorm2Mean], a[kNorm2Rstd]}, w,
                OfBlock(block, kNorm2Weight), rows, zero);
@@ -339,12 +345,17 @@ MicroBatchInFlight::Norm Gpt::FinalNorm(Buffer w, Buffer x, MicroBatchInFlight& 
 }
 
 void Gpt::LinearBackward(Buffer dx, Buffer dy, Buffer x, Buffer w, ParameterId weight, int64_t rows,
-                         Stage0& zero) const {
+                         Stage0& zero, Buffer before_gelu) const {
   const ParameterId bias = weight + 1;
   const std::vector<int64_t>& shape = layout_.spec(weight).shape;
   const Buffer dweight = zero.Gradient(weight);
   const Buffer dbias = zero.Gradient(bias);
-  ops_.LinearBackward(dx, dweight, dbias, dy, x, In(w, weight), rows, shape[0], shape[1]);
+  if (before_gelu.empty()) {
+    ops_.LinearBackward(dx, dweight, dbias, dy, x, In(w, weight), rows, shape[0], shape[1]);
+  } else {
+    ops_.GeluLinearBackward(dx, dweight, dbias, dy, before_gelu, x, In(w, weight), rows, shape[0],
+                            shape[1]);
+  }
   zero.Reduce(bias);
   zero.Reduce(weight);
 }

@@ -144,9 +144,10 @@ class Gpt {
   Buffer PushStream(MicroBatchInFlight& mb, const char* label) const;
   void PopTo(MicroBatchInFlight& mb, size_t height) const;
   Norm FinalNorm(Buffer w, Buffer x, MicroBatchInFlight& mb) const;
-  // A linear layer's or a norm's two gradients, asked for and given back.
+  // A linear layer's or a norm's two gradients, asked for and given back. Where x is a GELU, dx is
+  // the gradient of what was before it.
   void LinearBackward(Buffer dx, Buffer dy, Buffer x, Buffer w, ParameterId weight, int64_t rows,
-                      Stage0& zero) const;
+                      Stage0& zero, Buffer before_gelu = {}) const;
   void NormBackward(Buffer dx, Buffer dout, Buffer x, const Norm& norm, Buffer w,
                     ParameterId weight, int64_t rows, Stage0& zero) const;
   // The gradient of a branch behind its dropout: `dstream` itself where nothing is dropped.

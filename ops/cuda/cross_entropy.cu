@@ -5,8 +5,9 @@
 //   dz_i = scale (softmax(z)_i - [i = y]),  written over z.
 //
 // Shapes: logits (rows, V), any V: rows need not begin on 16 bytes. Mapping: a block of 1024
-// threads a row, in packs of 8 logits that are aligned wherever the row begins; the packs at its
-// ends are read element by element. First pass: each thread keeps its largest logit and the sum of
+// threads a row (of 128 where V is so small that they read all of it at once, as with bytes for
+// tokens), in packs of 8 logits that are aligned wherever the row begins; the packs at its ends are
+// read element by element. First pass: each thread keeps its largest logit and the sum of
 // exponentials relative to it, which it rescales once a pack when a larger one comes
 // (arXiv:1805.02867, section 3); then the block combines the threads'. Second pass, backward alone:
 // every thread reads again the packs that it read before, and overwrites them.
@@ -26,7 +27,14 @@
 namespace zerobox::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kManyThreads = 1024;
+constexpr int kFewThreads = 128;
+// Of one multiprocessor; with 2048 each has at most 32 registers. Some generations hold fewer.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+constexpr int kResidentThreads = 1536;
+#else
+constexpr int kResidentThreads = 2048;
+#endif
 constexpr float kLog2E = 1.44269504f;
 
 // The packs of a row. Pack i holds elements Start(i) .. Start(i) + 7, of which some at the ends may
@@ -83,7 +91,7 @@ struct Statistics {
 };
 
 // A NaN does not show in the maximum, but its exponential is one.
-template <typename T>
+template <int kThreads, typename T>
 __device__ __forceinline__ Statistics RowStatistics(const RowPacks<T>& packs) {
   float maximum = -INFINITY, sum = 0;
 #pragma unroll 2
@@ -103,8 +111,8 @@ __device__ __forceinline__ Statistics RowStatistics(const RowPacks<T>& packs) {
   return {m, gpu::BlockReduce<kThreads>(sum * Exponential(Finite(maximum), m), gpu::Sum(), 0.0f)};
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads, 2)
+template <typename T, int kThreads>
+__global__ void __launch_bounds__(kThreads, kResidentThreads / kThreads)
     ForwardKernel(float* __restrict__ losses, const T* __restrict__ logits,
                   const int32_t* __restrict__ targets, int vocabulary) {
   const int64_t row = gridDim.x - 1 - blockIdx.x;
@@ -114,14 +122,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     return;
   }
   const T* const z = logits + row * vocabulary;
-  const Statistics statistics = RowStatistics(RowPacks<const T>(z, vocabulary));
+  const Statistics statistics = RowStatistics<kThreads>(RowPacks<const T>(z, vocabulary));
   if (threadIdx.x == 0) {
     losses[row] = logf(statistics.sum) + (statistics.maximum - gpu::ToFloat(z[target]));
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads, 2)
+template <typename T, int kThreads>
+__global__ void __launch_bounds__(kThreads, kResidentThreads / kThreads)
     BackwardKernel(T* __restrict__ logits, const int32_t* __restrict__ targets, int vocabulary,
                    float scale) {
   const int64_t row = gridDim.x - 1 - blockIdx.x;
@@ -129,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const RowPacks<T> packs(logits + row * vocabulary, vocabulary);
   float maximum = 0, factor = 0;
   if (target >= 0) {
-    const Statistics statistics = RowStatistics(packs);
+    const Statistics statistics = RowStatistics<kThreads>(packs);
     maximum = statistics.maximum;
     factor = scale / statistics.sum;
   }
@@ -149,22 +157,35 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
+// Calls launch.operator()<threads of a block>(), for rows of V logits that may begin anywhere.
+template <typename Launch>
+cudaError_t WithThreads(int64_t vocabulary, const Launch& launch) {
+  if (vocabulary <= (kFewThreads - 1) * kPack) return launch.template operator()<kFewThreads>();
+  return launch.template operator()<kManyThreads>();
+}
+
 }  // namespace
 
 template <typename T>
 cudaError_t CrossEntropyForward(cudaStream_t stream, float* losses, const T* logits,
                                 const int32_t* targets, int64_t rows, int64_t vocabulary) {
   if (rows == 0) return cudaSuccess;
-  return gpu::Launch(stream, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, ForwardKernel<T>,
-                     losses, logits, targets, static_cast<int>(vocabulary));
+  return WithThreads(vocabulary, [&]<int kThreads>() {
+    return gpu::Launch(stream, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0,
+                       ForwardKernel<T, kThreads>, losses, logits, targets,
+                       static_cast<int>(vocabulary));
+  });
 }
 
 template <typename T>
 cudaError_t CrossEntropyBackward(cudaStream_t stream, T* logits, const int32_t* targets,
                                  int64_t rows, int64_t vocabulary, float scale) {
   if (rows == 0) return cudaSuccess;
-  return gpu::Launch(stream, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0,
-                     BackwardKernel<T>, logits, targets, static_cast<int>(vocabulary), scale);
+  return WithThreads(vocabulary, [&]<int kThreads>() {
+    return gpu::Launch(stream, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0,
+                       BackwardKernel<T, kThreads>, logits, targets, static_cast<int>(vocabulary),
+                       scale);
+  });
 }
 
 template cudaError_t CrossEntropyForward(cudaStream_t, float*, const float*, const int32_t*,

@@ -189,32 +189,34 @@ class CudaOps final : public Ops {
                                  .bias = bias.data});
   }
 
+  void LinearGeluForward(Buffer y, Buffer before, Buffer x, Buffer w, Buffer bias, int64_t rows,
+                         int64_t in, int64_t out) override {
+    RunMatmul("linear_gelu_forward", {.rows = rows,
+                                      .columns = out,
+                                      .inner = in,
+                                      .in = x.dtype,
+                                      .out = x.dtype,
+                                      .a = x.data,
+                                      .b = w.data,
+                                      .d = y.data,
+                                      .epilogue = Epilogue::kBiasGelu,
+                                      .bias = bias.data,
+                                      .aux = before.data});
+  }
+
   void LinearBackward(Buffer dx, Buffer dw, Buffer dbias, Buffer dy, Buffer x, Buffer w,
                       int64_t rows, int64_t in, int64_t out) override {
-    RunMatmul("linear_backward_x", {.rows = rows,
-                                    .columns = in,
-                                    .inner = out,
-                                    .transpose_b = true,
-                                    .in = x.dtype,
-                                    .out = x.dtype,
-                                    .a = dy.data,
-                                    .b = w.data,
-                                    .d = dx.data});
-    RunMatmul("linear_backward_w", {.rows = in,
-                                    .columns = out,
-                                    .inner = rows,
-                                    .transpose_a = true,
-                                    .in = x.dtype,
-                                    .out = dw.dtype,
-                                    .a = x.data,
-                                    .b = dy.data,
-                                    .d = dw.data,
-                                    .accumulate = true});
-    // Not Epilogue::kBiasGradient, which writes where this must add.
-    device_.Enqueue(StreamId::kCompute, "linear_backward_bias", [&](cudaStream_t stream) {
-      return epilogues_.AddColumnSums(stream, dbias.dtype, dbias.data, dy.dtype, dy.data, rows,
-                                      out);
-    });
+    RunMatmul("linear_backward_x", GradientOfX(dx, dy, w, rows, in, out));
+    LinearBackwardOfParameters(dw, dbias, dy, x, rows, in, out);
+  }
+
+  void GeluLinearBackward(Buffer dbefore, Buffer dw, Buffer dbias, Buffer dy, Buffer before,
+                          Buffer x, Buffer w, int64_t rows, int64_t in, int64_t out) override {
+    MatmulCall product = GradientOfX(dbefore, dy, w, rows, in, out);
+    product.epilogue = Epilogue::kGeluGradient;
+    product.aux = before.data;
+    RunMatmul("gelu_linear_backward_x", product);
+    LinearBackwardOfParameters(dw, dbias, dy, x, rows, in, out);
   }
 
   void HeadForward(Buffer logits, Buffer x, Buffer wte, int64_t rows, int64_t channels,
@@ -252,12 +254,27 @@ class CudaOps final : public Ops {
                                   .accumulate = true});
   }
 
-  void AttentionForward(Buffer, Buffer, Buffer, SequenceShape, int64_t, const Dropout&) override {
-    Missing("attention_forward");
+  void AttentionForward(Buffer out, Buffer logsumexp, Buffer qkv, SequenceShape shape,
+                        int64_t heads, const Dropout& dropout) override {
+    Run("attention_forward", qkv.dtype, [&]<typename T>(cudaStream_t stream) {
+      return cuda::AttentionForward(
+          stream, Data<T>(out, shape.elements()), Data<float>(logsumexp, shape.rows() * heads),
+          Data<T>(qkv, 3 * shape.elements()), shape, heads, Mask(dropout));
+    });
   }
-  void AttentionBackward(Buffer, Buffer, Buffer, Buffer, Buffer, SequenceShape, int64_t,
-                         const Dropout&) override {
-    Missing("attention_backward");
+
+  void AttentionBackward(Buffer dqkv, Buffer dout, Buffer qkv, Buffer out, Buffer logsumexp,
+                         SequenceShape shape, int64_t heads, const Dropout& dropout) override {
+    const int64_t bytes = SizeOf(DType::kFloat32) * AttentionBackwardWorkspace(shape, heads);
+    Launch("attention_backward", bytes, [&](cudaStream_t stream, void* workspace) {
+      return CallWith(qkv.dtype, [&]<typename T>() {
+        return cuda::AttentionBackward(
+            stream, Data<T>(dqkv, 3 * shape.elements()), Data<T>(dout, shape.elements()),
+            Data<T>(qkv, 3 * shape.elements()), Data<T>(out, shape.elements()),
+            Data<float>(logsumexp, shape.rows() * heads), shape, heads, Mask(dropout),
+            static_cast<float*>(workspace));
+      });
+    });
   }
 
   void GeluForward(Buffer out, Buffer x) override {
@@ -371,10 +388,35 @@ class CudaOps final : public Ops {
   }
 
  private:
-  void Missing(std::string_view name) {
-    device_.Enqueue(StreamId::kCompute, name, [&](cudaStream_t) {
-      return absl::UnimplementedError(
-          "this version has no such kernel for GPUs yet; use --device=host");
+  // dx (rows, in) = dy (rows, out) w^T.
+  static MatmulCall GradientOfX(Buffer dx, Buffer dy, Buffer w, int64_t rows, int64_t in,
+                                int64_t out) {
+    return {.rows = rows,
+            .columns = in,
+            .inner = out,
+            .transpose_b = true,
+            .in = dy.dtype,
+            .out = dy.dtype,
+            .a = dy.data,
+            .b = w.data,
+            .d = dx.data};
+  }
+  void LinearBackwardOfParameters(Buffer dw, Buffer dbias, Buffer dy, Buffer x, int64_t rows,
+                                  int64_t in, int64_t out) {
+    RunMatmul("linear_backward_w", {.rows = in,
+                                    .columns = out,
+                                    .inner = rows,
+                                    .transpose_a = true,
+                                    .in = x.dtype,
+                                    .out = dw.dtype,
+                                    .a = x.data,
+                                    .b = dy.data,
+                                    .d = dw.data,
+                                    .accumulate = true});
+    // Not Epilogue::kBiasGradient, which writes where this must add.
+    device_.Enqueue(StreamId::kCompute, "linear_backward_bias", [&](cudaStream_t stream) {
+      return epilogues_.AddColumnSums(stream, dbias.dtype, dbias.data, dy.dtype, dy.data, rows,
+                                      out);
     });
   }
 

@@ -19,9 +19,10 @@ using reference::Tokens;
 struct Case {
   int64_t rows, vocabulary, shift;
 };
-// Two logits; odd vocabularies, whose rows begin anywhere; more than one pack a thread; unaligned.
-constexpr Case kCases[] = {{1, 2, 0},  {7, 101, 0}, {3, 256, 0},   {2, 9001, 0},
-                           {9, 33, 0}, {2, 64, 3},  {2, 16403, 1}, {3, 1, 0}};
+// Two logits; odd vocabularies, whose rows begin anywhere; more than one pack a thread; unaligned;
+// the last and the first size for blocks of 128 and of 1024 threads.
+constexpr Case kCases[] = {{1, 2, 0},  {7, 101, 0},   {3, 256, 0}, {2, 9001, 0}, {9, 33, 0},
+                           {2, 64, 3}, {2, 16403, 1}, {3, 1, 0},   {2, 1016, 7}, {2, 1017, 1}};
 
 class CrossEntropyKernels : public KernelTest {};
 ZEROBOX_IN_EVERY_ORDER(CrossEntropyKernels);

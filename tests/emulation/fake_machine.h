@@ -32,6 +32,7 @@ void Join(Clock& clock, const Clock& other);
 struct EventRecord {
   bool done = false;
   Clock clock;
+  std::chrono::steady_clock::time_point when;
 };
 
 struct Operation {
@@ -68,6 +69,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
   int device = 0;
+  bool timing = false;
   std::shared_ptr<zerobox::fake_cuda::EventRecord> latest;
 };
 
@@ -91,9 +93,9 @@ class Machine {
   cudaError_t Push(cudaStream_t stream, Operation operation);
   bool Idle(int device) const;
 
-  // The calling thread waits until `ready`. Runs one operation if all threads wait, or if those
-  // that do not have been busy with something unknown for long. False: nothing will ever become
-  // ready.
+  // The calling thread waits until `ready`. Runs operations as long as all threads wait, or one if
+  // those that do not have been busy with something unknown for long. False: nothing will ever
+  // become ready.
   bool Poll(std::function<bool()> ready);
 
   // An access by the operation that runs now, or by the calling thread when there is none.

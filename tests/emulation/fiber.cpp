@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cassert>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -42,9 +43,16 @@ zerobox_switch_stack:
 namespace zerobox::simt {
 namespace {
 constexpr size_t kPage = 4096;
+
+// Where a stack begins, below its end. Stacks that all began at the same place in a page would
+// share a few sets of the cache, and each switch would be a dozen misses.
+size_t NextColor() {
+  static std::atomic<size_t> stacks = 0;
+  return stacks++ % 32 * 128;
+}
 }  // namespace
 
-Fiber::Fiber(size_t stack_bytes) : bytes_(stack_bytes), owns_stack_(true) {
+Fiber::Fiber(size_t stack_bytes) : bytes_(stack_bytes), color_(NextColor()), owns_stack_(true) {
   void* memory = mmap(nullptr, kPage + bytes_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   assert(memory != MAP_FAILED);
@@ -67,13 +75,13 @@ void Fiber::Prepare(void (*entry)()) {
 #if defined(ZEROBOX_FIBER_UCONTEXT)
   getcontext(&context_);
   context_.uc_stack.ss_sp = stack_;
-  context_.uc_stack.ss_size = bytes_;
+  context_.uc_stack.ss_size = bytes_ - color_;
   context_.uc_link = nullptr;
   makecontext(&context_, entry, 0);
 #else
   // From the top: no return address for `entry`, the address that the switch goes on at, and six
   // registers. So the stack is aligned at the entry as after a call.
-  void** top = reinterpret_cast<void**>(stack_ + bytes_);
+  void** top = reinterpret_cast<void**>(stack_ + bytes_ - color_);
   *--top = nullptr;
   *--top = reinterpret_cast<void*>(entry);
   for (int i = 0; i < 6; ++i) *--top = nullptr;

@@ -46,6 +46,7 @@ class Fiber {
  private:
   char* stack_ = nullptr;
   size_t bytes_ = 0;
+  size_t color_ = 0;
   bool owns_stack_ = false;
   void* sanitizer_stack_ = nullptr;  // the address sanitizer's second stack for this fiber
 #if defined(ZEROBOX_FIBER_UCONTEXT)

@@ -16,7 +16,7 @@ namespace zerobox::simt {
 __thread const Thread* current_thread = nullptr;
 
 bool Site::operator==(const Site& other) const {
-  return line == other.line && std::strcmp(file, other.file) == 0;
+  return line == other.line && (file == other.file || std::strcmp(file, other.file) == 0);
 }
 
 namespace {
