@@ -39,7 +39,7 @@ constexpr int kMostPacks = 7;
 // A warp a row. The variance is taken around the mean, not from the sum of squares, which would
 // cancel where the mean is large; in registers that costs no second read.
 template <typename T, int kPacks>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     ForwardKernel(T* __restrict__ out, float* __restrict__ mean, float* __restrict__ rstd,
                   const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
                   int64_t rows, int channels) {
