@@ -68,6 +68,7 @@ tests_emulation_sources := \
   tests/emulation/gpu_test.cpp \
   tests/emulation/layernorm_test.cpp \
   tests/emulation/optimizer_test.cpp \
+  tests/emulation/residual_layernorm_test.cpp \
   tests/emulation/seeded_bugs_test.cpp \
   tests/emulation/simt_test.cpp \
 

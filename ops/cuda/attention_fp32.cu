@@ -289,7 +289,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       if constexpr (kDropout) {
         factors.mine = heads.dropout.FactorAt(sample, heads.Element(query0 + j + lane, key));
       }
-#pragma unroll
+      [[maybe_unused]] constexpr int kAtOnce = D < 128 ? 4 : 1;  // that the registers hold
+#pragma unroll kAtOnce
       for (int i = 0; i < 4; ++i) {
         const auto q = Row<D>::Load(query_tile[j + i]);
         const auto dy = Row<D>::Load(dout_tile[j + i]);
