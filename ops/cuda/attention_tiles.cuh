@@ -26,7 +26,9 @@ constexpr size_t TileBytes(int rows) {
 }
 
 // Starts copying rows first .. first + kRows - 1 of a matrix into shared memory, with zeros behind
-// the last position and the last channel. Where rows are not aligned the copy is done at once.
+// the last position and the last channel. What is not copied is not read, so its address may be
+// behind the matrix. Where rows are not aligned the copy is done at once; that is not meant to be
+// fast, but to take few registers from the rest.
 template <int D, int kRows>
 __device__ __forceinline__ void FetchTile(BFloat16* tile, const BFloat16* from, int64_t stride,
                                           int first, const Heads& heads) {

@@ -49,7 +49,7 @@ struct MaskOfRow {
 // As many as the registers hold: a lane's packs of x and branch are all loaded before the first
 // sum.
 template <typename T, int kPacks>
-constexpr int kBlocksPerMultiprocessor = kPacks * sizeof(T) <= 16 ? 2 : 1;
+[[maybe_unused]] constexpr int kBlocksPerMultiprocessor = kPacks * sizeof(T) <= 16 ? 2 : 1;
 
 // `sum` may be x or branch: a lane has read what it writes.
 template <typename T, bool kDropout, int kPacks>
