@@ -30,7 +30,7 @@ Sizes FullSizes() {
                    {{1, 200, 768}, 12, 3072, 1024}},
       .runs = CudaRunKinds(),
       .memory_bytes = int64_t{8} << 30,
-      .copy_bytes = int64_t{2} << 30,
+      .copy_bytes = int64_t{1} << 30,
       .square = 8192,
       .adamw_elements = 124'475'904,
       .launches = 20,
