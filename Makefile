@@ -16,7 +16,7 @@ ARGS =
 BUILD ?= release
 V =
 
-variants := release asan tsan emu emu-asan emu-race
+variants := release asan tsan emu emu-asan emu-race emu-ptx
 ifeq (,$(filter $(BUILD),$(variants)))
   $(error BUILD is one of: $(variants); found: $(BUILD))
 endif
@@ -28,10 +28,12 @@ main_source := trainer/main.cpp
 library_sources := $(filter-out $(main_source),$(foreach folder,$(folders),$($(folder)_sources)))
 all_sources := $(library_sources) $(main_source) $(tests_support_sources) $(tests_sources) $(bench_sources)
 
-# The last three run the CUDA kernels in the emulator. Everything else that their tests need is that of another variant.
+# These run the CUDA kernels without a GPU: in the emulator, or what nvcc made of them in the interpreter of PTX.
+# Everything else that their tests need is that of another variant.
 host_of_emu := release
 host_of_emu-asan := asan
 host_of_emu-race := release
+host_of_emu-ptx := release
 host := $(or $(host_of_$(BUILD)),$(BUILD))
 
 out := build/$(host)
@@ -66,7 +68,7 @@ quote = '$(subst ','\'',$(1))'
 run_command = $(program) train --data=$(call quote,$(DATA)) --zero_stage=$(STAGE) --devices=$(DEVICES)$(if \
   $(strip $(RUN_ARGS)), $(RUN_ARGS))$(if $(strip $(ARGS)), $(ARGS))
 
-.PHONY: all setup run test check bench format lint clean help
+.PHONY: all setup run test check nvcc registers bench gpu-check format lint clean help
 
 all: ## the program, build/zerobox
 	@.ci/setup build
@@ -92,10 +94,31 @@ check: ## the tests under the sanitizers and those of the CUDA kernels, lint, an
 	@.ci/setup build test lint
 	+@MAKE='$(MAKE)' .ci/check
 
+nvcc: ## compiles the CUDA kernels for sm_80 and sm_90, as `make check` does, and compares their registers with docs/
+registers: ## the same, and writes docs/registers.md
+nvcc registers:
+ifneq (,$(nvcc_missing))
+	@echo $(call quote,$(nvcc_missing))
+else
+	@.ci/setup build
+	+@$(call build,$(nvcc_objects))
+	@.ci/registers $(if $(filter registers,$@),write,check) $(nvcc) $(ops_cuda_sources)
+endif
+
 bench: ## builds and runs the measurements; BENCH="matmul" only these
 	@.ci/setup build
 	+@$(call build,$(program) $(bench_programs))
 	@for bench in $(BENCH); do echo "bench: $$bench"; $(out)/bench/$$bench || exit; done
+
+gpu-check: export CUDA = 1
+gpu-check: ## on a GPU: is it right, then how fast, in minutes; GPU_CHECK="--parts=4,5" these parts, or --tiny
+ifneq (,$(nvcc))
+	@.ci/setup build
+	+@$(call build,build/gpu-check)
+endif
+	@[ -x build/gpu-check ] || { echo "gpu-check: wanted nvcc, or build/gpu-check built elsewhere; found neither." \
+	  "Set CUDA_HOME to where the toolkit is"; exit 1; }
+	@build/gpu-check $(GPU_CHECK)
 
 format: ## lays out every source file by .clang-format
 	@.ci/setup lint
@@ -115,7 +138,7 @@ clean: ## removes build/ (trained runs stay)
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 18
 	@echo '  V=1 shows whole commands; BUILD=asan or tsan builds with sanitizers; -jN uses N cores (default: all).'
 
 # A single file, such as build/asan/tests/layout_test.

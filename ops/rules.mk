@@ -54,5 +54,6 @@ ops_cuda_sources := \
   ops/cuda/gelu.cu \
   ops/cuda/layernorm.cu \
   ops/cuda/residual.cu \
+  ops/cuda/residual_layernorm.cu \
   ops/cuda/sums.cu \
 

@@ -46,8 +46,10 @@ tests_sources := \
 
 # Linked into every test program.
 tests_support_sources := \
+  tests/cuda_runs.cpp \
   tests/expected_bytes.cpp \
   tests/model_gradient.cpp \
+  tests/ops_network.cpp \
   tests/process.cpp \
   tests/reference.cpp \
   tests/small_run.cpp \
@@ -62,9 +64,11 @@ tests_emulation_sources := \
   tests/emulation/cuda_train_test.cpp \
   tests/emulation/elementwise_test.cpp \
   tests/emulation/embedding_test.cpp \
+  tests/emulation/gpu_check_test.cpp \
   tests/emulation/gpu_test.cpp \
   tests/emulation/layernorm_test.cpp \
   tests/emulation/optimizer_test.cpp \
+  tests/emulation/residual_layernorm_test.cpp \
   tests/emulation/seeded_bugs_test.cpp \
   tests/emulation/simt_test.cpp \
 
@@ -88,6 +92,33 @@ tests_emulation_support := \
   tests/emulation/symbols.cpp \
   tests/emulation/warp.cpp \
 
+# Tests of what nvcc makes of the kernels, by an interpreter of PTX, BUILD=emu-ptx: of the interpreter, and the
+# emulator's tests of kernels with the PTX for an architecture.
+tests_ptx_sources := \
+  tests/ptx/ptx_test.cpp \
+  tests/ptx/sm_80_test.cpp \
+  tests/ptx/sm_90_test.cpp \
+
+tests_ptx_kernel_tests := $(filter-out $(addprefix tests/emulation/,cuda_%_test.cpp seeded_bugs_test.cpp simt_test.cpp), \
+  $(tests_emulation_sources))
+
+tests_ptx_support := \
+  tests/ptx/comparison.cpp \
+  tests/ptx/conversion.cpp \
+  tests/ptx/data.cpp \
+  tests/ptx/decode.cpp \
+  tests/ptx/float.cpp \
+  tests/ptx/integer.cpp \
+  tests/ptx/kernels.cpp \
+  tests/ptx/lexer.cpp \
+  tests/ptx/library.cpp \
+  tests/ptx/machine.cpp \
+  tests/ptx/memory.cpp \
+  tests/ptx/opcodes.cpp \
+  tests/ptx/parser.cpp \
+  tests/ptx/thread.cpp \
+  tests/ptx/warp.cpp \
+
 # The subset that `make check` runs under a sanitizer, by name without _test (empty: all of them), and the
 # GoogleTest filter it runs them with (empty: every test; -Suite.Name leaves one out). Left out is what a
 # sanitizer would only see again: matrices on many devices; and under the thread sanitizer also on one, or on two
@@ -99,6 +130,7 @@ same_threads := *Equality.*/1_* Devices/Equality.*/2_* *Equality.*/4_* *Equality
   Devices/Bytes.*/1 *Events.LetA*/Stage1* *Events.LetA*/Stage2_* \
   MatmulTest.AgreesWith* MatmulTest.InBf16Is* MatmulTest.AnElement* */SSE* */SSSE3 */SCALAR
 leave_out = -$(subst $(empty) $(empty),:,$(strip $(1)))
+emu-ptx_tests := $(tests_ptx_sources:tests/ptx/%_test.cpp=%)
 asan_tests :=
 asan_filter := $(call leave_out,$(many_devices))
 tsan_tests :=

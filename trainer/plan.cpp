@@ -29,6 +29,7 @@ absl::StatusOr<RankPlan> WalkRank(const TrainSettings& settings, const Layout& l
     const Traffic sent = communicator.traffic();
     const CopiedBytes copied = device.copied();
     replica.TrainStep(nullptr, 1);
+    if (auto outcome = replica.Outcome(); !outcome.ok()) return outcome.status();
     plan.step_traffic = communicator.traffic() - sent;
     plan.step_copies = device.copied() - copied;
     // An evaluation gathers what the step has left stale, so the next step need not.

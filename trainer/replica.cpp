@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/replica.h"
 
+#include <cassert>
+
 #include "ops/ops.h"
 #include "trainer/step_programs.h"
 
@@ -21,8 +23,8 @@ Replica::Replica(Device& device, Communicator& communicator, const Layout& layou
       feed_(device, settings.micro_batch, settings.model.seq_len),
       loss_sum_(device.Allocate(Region::kPersistent, Category::kWorkspace, DType::kFloat64, 1,
                                 "loss sum")),
-      results_ready_(device.MakeEvent("results ready")),
-      results_read_(device.MakeEvent("results read")) {
+      results_ready_(device.MakeEvent("results ready")) {
+  for (Result& result : results_) result.read = device.MakeEvent("results read");
   zero_->AllocateParameters();
   states_->Allocate();
   zero_->PrepareTraining(*states_, training_);
@@ -73,11 +75,10 @@ void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
     feed_.Done();
   }
   zero_->Step();
-  device_.Record(*results_ready_, StreamId::kCompute);
-  device_.Wait(StreamId::kToHost, *results_ready_);
-  device_.CopyToHost(StreamId::kToHost, &outcome_.loss_sum, loss_sum_);
-  device_.CopyToHost(StreamId::kToHost, &outcome_.state, states_->step_state());
-  device_.Record(*results_read_, StreamId::kToHost);
+  Result& result = BeginResult();
+  device_.CopyToHost(StreamId::kToHost, &result.outcome.loss_sum, loss_sum_);
+  device_.CopyToHost(StreamId::kToHost, &result.outcome.state, states_->step_state());
+  device_.Record(*result.read, StreamId::kToHost);
 }
 
 void Replica::RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale) {
@@ -95,8 +96,17 @@ void Replica::RunMicroBatch(MicroBatch where, const Batch& batch, float loss_sca
 }
 
 absl::StatusOr<StepOutcome> Replica::Outcome() {
-  if (absl::Status status = device_.HostWait(*results_read_); !status.ok()) return status;
-  return outcome_;
+  assert(results_waited_for_ < results_begun_ && results_begun_ - results_waited_for_ <= 2);
+  const Result& result = results_[++results_waited_for_ % 2];
+  if (absl::Status status = device_.HostWait(*result.read); !status.ok()) return status;
+  return result.outcome;
+}
+
+Replica::Result& Replica::BeginResult() {
+  ++results_begun_;
+  device_.Record(*results_ready_, StreamId::kCompute);
+  device_.Wait(StreamId::kToHost, *results_ready_);
+  return Latest();
 }
 
 absl::StatusOr<double> Replica::EvaluateBatch(const FillBatch& fill) {
@@ -112,16 +122,16 @@ absl::StatusOr<double> Replica::EvaluateBatch(const FillBatch& fill) {
   }
   model_.End(micro_batch);
   feed_.Done();
-  device_.Record(*results_ready_, StreamId::kCompute);
-  device_.Wait(StreamId::kToHost, *results_ready_);
-  device_.CopyToHost(StreamId::kToHost, &outcome_.loss_sum, loss_sum_);
-  device_.Record(*results_read_, StreamId::kToHost);
-  if (absl::Status status = device_.HostWait(*results_read_); !status.ok()) return status;
-  return outcome_.loss_sum;
+  Result& result = BeginResult();
+  device_.CopyToHost(StreamId::kToHost, &result.outcome.loss_sum, loss_sum_);
+  device_.Record(*result.read, StreamId::kToHost);
+  const absl::StatusOr<StepOutcome> outcome = Outcome();
+  if (!outcome.ok()) return outcome.status();
+  return outcome->loss_sum;
 }
 
 void Replica::StartLossSum() {
-  device_.Wait(StreamId::kCompute, *results_read_);
+  device_.Wait(StreamId::kCompute, *Latest().read);
   device_.Zero(StreamId::kCompute, loss_sum_);
 }
 
@@ -147,11 +157,10 @@ absl::Status Replica::ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink)
       const Range range = layout_.Parameter(parameter);
       const Buffer values = Held{whole, w}.Slice(range);
       parameter_.resize(values.bytes());
-      device_.Record(*results_ready_, StreamId::kCompute);  // the unit is gathered
-      device_.Wait(StreamId::kToHost, *results_ready_);
+      const Result& result = BeginResult();  // the unit is gathered
       device_.CopyToHost(StreamId::kToHost, parameter_.data(), values);
-      device_.Record(*results_read_, StreamId::kToHost);
-      absl::Status status = device_.HostWait(*results_read_);
+      device_.Record(*result.read, StreamId::kToHost);
+      absl::Status status = Outcome().status();
       if (status.ok()) status = sink(parameter, parameter_);
       if (!status.ok()) return status;
     }

@@ -5,6 +5,7 @@
 #ifndef ZEROBOX_TRAINER_REPLICA_H_
 #define ZEROBOX_TRAINER_REPLICA_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -47,11 +48,11 @@ class Replica {
   // Each parameter as InitialValueOf says or, for tests, as `given` fills it.
   void InitializeWeights(const ParameterSource& given = nullptr);
   // Enqueues one step: every micro-batch forward and backward, then the update. The gradient is
-  // that of the sum of the losses times `loss_scale`.
+  // that of the sum of the losses times `loss_scale`. At most two steps await their Outcome.
   void TrainStep(const FillMicroBatch& fill, float loss_scale);
-  // Waits for the latest TrainStep.
+  // Waits for the first TrainStep whose outcome was not yet asked for.
   absl::StatusOr<StepOutcome> Outcome();
-  // The sum of the losses of one batch.
+  // The sum of the losses of one batch. No step awaits its Outcome.
   absl::StatusOr<double> EvaluateBatch(const FillBatch& fill);
   // Gathers every parameter in turn, on all ranks together; hands it over where `sink` is set.
   absl::Status ReadParameters(const ParameterSink& sink);
@@ -59,7 +60,16 @@ class Replica {
  private:
   void InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
                        const ParameterSource& given);
+  // What is copied to the host, and the copy's event.
+  struct Result {
+    StepOutcome outcome;
+    // to_host -> host: it is copied; -> compute: what it was copied from may be overwritten.
+    std::unique_ptr<Event> read;
+  };
   void StartLossSum();
+  // The result after the latest one, which becomes that; to_host may read what compute has left.
+  Result& BeginResult();
+  Result& Latest() { return results_[results_begun_ % 2]; }
   void RunMicroBatch(MicroBatch where, const Batch& batch, float loss_scale);
   absl::Status ReadUnit(UnitId unit, Buffer w, const ParameterSink& sink);
 
@@ -71,14 +81,13 @@ class Replica {
   std::unique_ptr<Stage0> zero_;
   std::unique_ptr<OptimizerStates> states_;
   BatchFeed feed_;
-  Buffer loss_sum_;  // fp64 (1)
-  // Host memory that results are copied to. It lives as long as the device may copy: a wait for
-  // the copy can end before, when the run fails.
-  StepOutcome outcome_;
-  std::vector<std::byte> parameter_;
+  Buffer loss_sum_;                       // fp64 (1)
   std::unique_ptr<Event> results_ready_;  // compute -> to_host: loss and step state are final
-  std::unique_ptr<Event>
-      results_read_;  // to_host -> host: and copied; -> compute: may be overwritten
+  // They live as long as the device may copy: a wait for the copy can end before, when the run
+  // fails. So does parameter_.
+  std::array<Result, 2> results_;
+  int64_t results_begun_ = 0, results_waited_for_ = 0;
+  std::vector<std::byte> parameter_;
 };
 
 }  // namespace zerobox

@@ -97,9 +97,10 @@ absl::Status Worker::TrainAndSave() {
       evaluated = step;
     }
   }
+  const int64_t last = step - 1;
+  if (absl::Status status = PostSteps(last); !status.ok()) return status;
   result_.memory = device_->memory().ledger();
   result_.host_memory = device_->host_memory().ledger();
-  const int64_t last = step - 1;
   if (last == 0) return absl::OkStatus();  // stopped before anything was trained
   if (settings_.eval_interval > 0 && evaluated < last) {
     if (absl::Status status = Evaluate(last); !status.ok()) return status;
@@ -122,14 +123,22 @@ absl::Status Worker::TrainStep(int64_t step) {
     }
   };
   replica_->TrainStep(fill, static_cast<float>(scale));
-  const absl::StatusOr<StepOutcome> outcome = replica_->Outcome();
-  if (!outcome.ok()) return outcome.status();
-  if (absl::Status status = run_.dataset.status(); !status.ok()) return status;
-  if (step <= 2) {  // the second is a steady one
+  absl::Status status = run_.dataset.status();
+  if (status.ok()) status = PostSteps(step - device_->steps_ahead());
+  if (status.ok() && step <= 2) {  // the second is a steady one
     result_.step_traffic = communicator_->traffic() - sent;
     result_.step_copies = device_->copied() - copied;
   }
-  run_.board.PostStep(rank_, step, *outcome, targets);
+  return status;
+}
+
+absl::Status Worker::PostSteps(int64_t last) {
+  while (posted_ < last) {
+    const absl::StatusOr<StepOutcome> outcome = replica_->Outcome();
+    if (!outcome.ok()) return outcome.status();
+    ++posted_;
+    run_.board.PostStep(rank_, posted_, *outcome, Targets(posted_));
+  }
   return absl::OkStatus();
 }
 
@@ -152,6 +161,7 @@ int64_t Worker::Targets(int64_t step) const {
 // run out, a row's targets are all ignored.
 absl::Status Worker::Evaluate(int64_t step) {
   phase_ = absl::StrCat("evaluation after step ", step);
+  if (absl::Status status = PostSteps(step); !status.ok()) return status;
   if (absl::Status status = WaitForTheOthers(); !status.ok()) return status;
   const std::vector<int64_t>& sequences = run_.eval_sequences;
   const int64_t global = settings_.micro_batch * settings_.devices;

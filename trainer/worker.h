@@ -55,6 +55,7 @@ class Worker {
   absl::Status MakeDevice();  // and its communicator
   absl::Status TrainAndSave();
   absl::Status TrainStep(int64_t step);
+  absl::Status PostSteps(int64_t last);  // waits for all that are not posted, up to `last`
   absl::Status Evaluate(int64_t step);
   absl::Status WaitForTheOthers();
   absl::Status Save();
@@ -71,6 +72,7 @@ class Worker {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Replica> replica_;
+  int64_t posted_ = 0;  // the latest step of which the board knows
 };
 
 }  // namespace zerobox

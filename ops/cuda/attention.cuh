@@ -36,22 +36,21 @@ constexpr float kLog2E = 1.44269504f;
 
 // The shape, as kernels take it; and where the block's head, blockIdx.y of sequence blockIdx.z, is.
 struct Heads {
-  int positions;  // T
-  int count;      // H
-  int d;          // channels of a head
-  float scale;    // 1 / sqrt(d)
-  bool aligned;   // all rows of a head begin on 16 bytes
+  int positions;                   // T
+  int count;                       // H
+  int d;                           // channels of a head
+  float scale;                     // 1 / sqrt(d)
+  bool aligned;                    // all rows of a head begin on 16 bytes
+  int64_t out_stride, qkv_stride;  // from a position to the next: C and 3C
   DropoutDraw dropout;
 
-  __device__ __forceinline__ int64_t OutStride() const { return int64_t{count} * d; }
-  __device__ __forceinline__ int64_t QkvStride() const { return 3 * OutStride(); }
-  // Of the head's position 0: in qkv its query (keys and values are OutStride() and twice that
+  // Of the head's position 0: in qkv its query (keys and values are out_stride and twice that
   // further), in out, and in what has one number a query.
   __device__ __forceinline__ int64_t InQkv() const {
-    return blockIdx.z * positions * QkvStride() + int64_t{blockIdx.y} * d;
+    return blockIdx.z * positions * qkv_stride + int64_t{blockIdx.y} * d;
   }
   __device__ __forceinline__ int64_t InOut() const {
-    return blockIdx.z * positions * OutStride() + int64_t{blockIdx.y} * d;
+    return blockIdx.z * positions * out_stride + int64_t{blockIdx.y} * d;
   }
   __device__ __forceinline__ int64_t InStatistics() const {
     return (int64_t{blockIdx.z} * count + blockIdx.y) * positions;
@@ -71,6 +70,8 @@ Heads MakeHeads(SequenceShape shape, int64_t heads, bool aligned, const DropoutM
           .d = d,
           .scale = 1 / std::sqrt(static_cast<float>(d)),
           .aligned = aligned && d * sizeof(T) % 16 == 0,
+          .out_stride = shape.channels,
+          .qkv_stride = 3 * shape.channels,
           .dropout = dropout.p > 0 ? DropoutDraw(dropout) : DropoutDraw()};
 }
 

@@ -70,6 +70,22 @@ constexpr size_t ForwardBytes() {
   return TileBytes<D>(Sizes::kRows + 4 * Sizes::kColumns);
 }
 
+// Makes the scores of keys that are later than the query -inf. `query` is that of row g, less the
+// key of column 2q.
+template <int kSlabs, int kTiles>
+__device__ __forceinline__ void HideLaterKeys(float (&scores)[kSlabs][kTiles][4], int query) {
+#pragma unroll
+  for (int i = 0; i < kSlabs; ++i) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (8 * n + e % 2 > query + 16 * i + e / 2 * 8) scores[i][n][e] = -INFINITY;
+      }
+    }
+  }
+}
+
 template <int D, bool kDropout, class Sizes>
 __global__ void __launch_bounds__(kThreads, 2)
     ForwardKernel(BFloat16* __restrict__ out, float* __restrict__ logsumexp,
@@ -80,16 +96,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int lane = gpu::Lane(), g = lane / 4, q = lane % 4;
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Sizes::kRows;
   const int warp_row = gpu::WarpInBlock() * 16 * kSlabs;
-  const int64_t stride = heads.QkvStride();
+  const int64_t stride = heads.qkv_stride;
   const BFloat16* const queries = qkv + heads.InQkv();
-  const BFloat16* const keys = queries + heads.OutStride();
-  const BFloat16* const values = keys + heads.OutStride();
+  const BFloat16* const keys = queries + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
   const float to_log2 = heads.scale * kLog2E;
   const auto stage = [&](int tile) { return stages + tile % 2 * 2 * kKeys * kPitch<D>; };
   const auto fetch = [&](int tile) {
     FetchTile<D, kKeys>(stage(tile), keys, stride, tile * kKeys, heads);
-    FetchTile<D, kKeys>(stage(tile) + kKeys * kPitch<D>, values, stride, tile * kKeys, heads);
+    FetchTile<D, kKeys>(stage(tile) + kKeys * kPitch<D>, keys + heads.out_stride, stride,
+                        tile * kKeys, heads);
     gpu::CpAsyncCommit();
   };
 
@@ -106,27 +122,25 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   const int tiles =
       static_cast<int>(gpu::CeilDiv(min(first + Sizes::kRows, heads.positions), kKeys));
+  if constexpr (Sizes::kKeep) {
+    gpu::CpAsyncWait<0>();
+    __syncthreads();
+    query_rows.Keep();
+  }
   for (int tile = 0; tile < tiles; ++tile) {
     gpu::CpAsyncWait<0>();
     __syncthreads();
     if (tile + 1 < tiles) fetch(tile + 1);
-    if (tile == 0) query_rows.Keep();
     const int key0 = tile * kKeys;
     if (key0 > first + warp_row + 16 * kSlabs - 1) continue;  // all keys are too late for this warp
     float p[kSlabs][kTiles][4];
     Scores<D, kSlabs, kTiles>(p, query_rows, stage(tile));
+    if (key0 + kKeys - 1 > first + warp_row) {
+      HideLaterKeys<kSlabs, kTiles>(p, first + warp_row + g - key0 - 2 * q);
+    }
 #pragma unroll
     for (int i = 0; i < kSlabs; ++i) {
-      const int query = first + warp_row + 16 * i + g;     // and that + 8
-      if (key0 + kKeys - 1 > first + warp_row + 16 * i) {  // touches the diagonal
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            if (key0 + 8 * n + 2 * q + e % 2 > query + e / 2 * 8) p[i][n][e] = -INFINITY;
-          }
-        }
-      }
+      const int query = first + warp_row + 16 * i + g;  // and that + 8
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float most = maxima[i][half];
@@ -179,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
     __syncwarp();  // the warp's rows of queries have been read
-    StoreRows<D>(out + heads.InOut(), heads.OutStride(), first + row, query_tile + row * kPitch<D>,
+    StoreRows<D>(out + heads.InOut(), heads.out_stride, first + row, query_tile + row * kPitch<D>,
                  sums[i], inverses, heads);
   }
 }
@@ -228,21 +242,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int lane = gpu::Lane(), g = lane / 4, q = lane % 4;
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Sizes::kRows;
   const int warp_row = gpu::WarpInBlock() * 16 * kSlabs;
-  const int64_t stride = heads.QkvStride();
+  const int64_t stride = heads.qkv_stride;
   const BFloat16* const queries = qkv + heads.InQkv();
-  const BFloat16* const keys = queries + heads.OutStride();
-  const BFloat16* const values = keys + heads.OutStride();
+  const BFloat16* const keys = queries + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
   const float to_log2 = heads.scale * kLog2E;
   const auto stage = [&](int tile) { return stages + tile % 2 * 2 * kKeys * kPitch<D>; };
   const auto fetch = [&](int tile) {
     FetchTile<D, kKeys>(stage(tile), keys, stride, tile * kKeys, heads);
-    FetchTile<D, kKeys>(stage(tile) + kKeys * kPitch<D>, values, stride, tile * kKeys, heads);
+    FetchTile<D, kKeys>(stage(tile) + kKeys * kPitch<D>, keys + heads.out_stride, stride,
+                        tile * kKeys, heads);
     gpu::CpAsyncCommit();
   };
 
   FetchTile<D, Sizes::kRows>(query_tile, queries, stride, first, heads);
-  FetchTile<D, Sizes::kRows>(dout_tile, dout + heads.InOut(), heads.OutStride(), first, heads);
+  FetchTile<D, Sizes::kRows>(dout_tile, dout + heads.InOut(), heads.out_stride, first, heads);
   fetch(0);
   RowFragments<D, kSlabs, Sizes::kKeep> query_rows(query_tile, warp_row);
   RowFragments<D, kSlabs, Sizes::kKeep> dout_rows(dout_tile, warp_row);
@@ -253,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int half = 0; half < 2; ++half) {
       const int query = first + warp_row + 16 * i + 8 * half + g;
       const bool exists = query < heads.positions;
-      const int64_t in_out = heads.InOut() + query * heads.OutStride();
+      const int64_t in_out = heads.InOut() + query * heads.out_stride;
       const int64_t in_statistics = heads.InStatistics() + query;
       row_dots[i][half] = RowDot<D>(dout + in_out, out + in_out, exists, heads);
       log2_sums[i][half] = exists ? logsumexp[in_statistics] * kLog2E : INFINITY;  // P = 0
@@ -263,14 +277,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   float sums[kSlabs][D / 8][4] = {};
   const int tiles =
       static_cast<int>(gpu::CeilDiv(min(first + Sizes::kRows, heads.positions), kKeys));
+  if constexpr (Sizes::kKeep) {
+    gpu::CpAsyncWait<0>();
+    __syncthreads();
+    query_rows.Keep();
+    dout_rows.Keep();
+  }
   for (int tile = 0; tile < tiles; ++tile) {
     gpu::CpAsyncWait<0>();
     __syncthreads();
     if (tile + 1 < tiles) fetch(tile + 1);
-    if (tile == 0) {
-      query_rows.Keep();
-      dout_rows.Keep();
-    }
     const int key0 = tile * kKeys;
     if (key0 > first + warp_row + 16 * kSlabs - 1) continue;
     float ds[kSlabs][kTiles][4], dp[kSlabs][kTiles][4];
@@ -295,7 +311,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             float dpi = dp[i][n][2 * half + e];
             if constexpr (kDropout) dpi *= e == 0 ? factors.x : factors.y;
             float p = gpu::Exp2Approx(fmaf(score, to_log2, -log2_sums[i][half]));
-            if (diagonal && key + e > query + 8 * half) p = 0;
+            if (diagonal && 8 * n + e - 8 * half > query - key0 - 2 * q) p = 0;
             score = p * (dpi - row_dots[i][half]);
           }
         }
@@ -334,16 +350,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int lane = gpu::Lane(), g = lane / 4, q = lane % 4;
   const int first = static_cast<int>(blockIdx.x) * Sizes::kRows;
   const int warp_row = gpu::WarpInBlock() * 16 * kSlabs;
-  const int64_t stride = heads.QkvStride();
+  const int64_t stride = heads.qkv_stride;
   const BFloat16* const queries = qkv + heads.InQkv();
-  const BFloat16* const keys = queries + heads.OutStride();
+  const BFloat16* const keys = queries + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
   const float to_log2 = heads.scale * kLog2E;
   const auto stage = [&](int tile) { return stages + tile % 2 * 2 * kQueries * kPitch<D>; };
   const auto fetch = [&](int tile) {
     FetchTile<D, kQueries>(stage(tile), queries, stride, tile * kQueries, heads);
     FetchTile<D, kQueries>(stage(tile) + kQueries * kPitch<D>, dout + heads.InOut(),
-                           heads.OutStride(), tile * kQueries, heads);
+                           heads.out_stride, tile * kQueries, heads);
     gpu::CpAsyncCommit();
   };
   // The numbers of a tile's queries, which need not be aligned: a thread loads one when the tile's
@@ -362,7 +378,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   };
 
   FetchTile<D, Sizes::kRows>(key_tile, keys, stride, first, heads);
-  FetchTile<D, Sizes::kRows>(value_tile, keys + heads.OutStride(), stride, first, heads);
+  FetchTile<D, Sizes::kRows>(value_tile, keys + heads.out_stride, stride, first, heads);
   RowFragments<D, kSlabs, Sizes::kKeep> key_rows(key_tile, warp_row);
   RowFragments<D, kSlabs, Sizes::kKeep> value_rows(value_tile, warp_row);
   float dk[kSlabs][D / 8][4] = {}, dv[kSlabs][D / 8][4] = {};
@@ -370,6 +386,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int end = static_cast<int>(gpu::CeilDiv(heads.positions, kQueries));
   fetch(begin);
   store_statistic(begin, load_statistic(begin));
+  if constexpr (Sizes::kKeep) {
+    gpu::CpAsyncWait<0>();
+    __syncthreads();
+    key_rows.Keep();
+    value_rows.Keep();
+  }
   for (int tile = begin; tile < end; ++tile) {
     gpu::CpAsyncWait<0>();
     __syncthreads();
@@ -377,10 +399,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (tile + 1 < end) {
       fetch(tile + 1);
       statistic = load_statistic(tile + 1);
-    }
-    if (tile == begin) {
-      key_rows.Keep();
-      value_rows.Keep();
     }
     const int query0 = tile * kQueries;
     if (query0 + kQueries - 1 >= first + warp_row) {  // else all are too early for this warp's keys
@@ -397,13 +415,14 @@ __global__ void __launch_bounds__(kThreads, 2)
             *reinterpret_cast<const float2*>(log2_sums + kQueries + 8 * n + 2 * q);
 #pragma unroll
         for (int i = 0; i < kSlabs; ++i) {
+          const int key0 = first + warp_row + 16 * i + g;  // and that + 8
           const bool diagonal = query0 < first + warp_row + 16 * i + 15;
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int key = first + warp_row + 16 * i + g + e / 2 * 8;
             const int query = query0 + 8 * n + 2 * q + e % 2;
             float pi = gpu::Exp2Approx(fmaf(p[i][n][e], to_log2, -(e % 2 == 0 ? sums.x : sums.y)));
-            if (diagonal && key > query) pi = 0;
+            if (diagonal && 8 * n + e % 2 - e / 2 * 8 < key0 - query0 - 2 * q) pi = 0;
             float dpi = ds[i][n][e], dropped = pi;
             if constexpr (kDropout) {
               const float factor = heads.dropout.FactorAt(sample, heads.Element(query, key));
@@ -421,14 +440,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (tile + 1 < end) store_statistic(tile + 1, statistic);
   }
   __syncwarp();
-  BFloat16* const dkeys = dqkv + heads.InQkv() + heads.OutStride();
+  BFloat16* const dkeys = dqkv + heads.InQkv() + heads.out_stride;
 #pragma unroll
   for (int i = 0; i < kSlabs; ++i) {
     const int row = warp_row + 16 * i;
     StoreRows<D>(dkeys, stride, first + row, key_tile + row * kPitch<D>, dk[i],
                  {heads.scale, heads.scale}, heads);
-    StoreRows<D>(dkeys + heads.OutStride(), stride, first + row, value_tile + row * kPitch<D>,
-                 dv[i], {1, 1}, heads);
+    StoreRows<D>(dkeys + heads.out_stride, stride, first + row, value_tile + row * kPitch<D>, dv[i],
+                 {1, 1}, heads);
   }
 }
 

@@ -135,10 +135,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
   const int query = first + static_cast<int>(threadIdx.x) / kLanesOfRow;
   const bool exists = query < heads.positions;
-  const int64_t stride = heads.QkvStride();
+  const int64_t stride = heads.qkv_stride;
   const float* const queries = qkv + heads.InQkv();
-  const float* const keys = queries + heads.OutStride();
-  const float* const values = keys + heads.OutStride();
+  const float* const keys = queries + heads.out_stride;
+  const float* const values = keys + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
   const float to_log2 = heads.scale * kLog2E;
 
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   if (!exists) return;
-  sums.Store(out + heads.InOut() + query * heads.OutStride(), 1 / total, heads);
+  sums.Store(out + heads.InOut() + query * heads.out_stride, 1 / total, heads);
   if (lane == 0) {
     logsumexp[heads.InStatistics() + query] = maximum * heads.scale + logf(total);
   }
@@ -203,17 +203,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
   const int query = first + static_cast<int>(threadIdx.x) / kLanesOfRow;
   const bool exists = query < heads.positions;
-  const int64_t stride = heads.QkvStride();
+  const int64_t stride = heads.qkv_stride;
   const float* const queries = qkv + heads.InQkv();
-  const float* const keys = queries + heads.OutStride();
-  const float* const values = keys + heads.OutStride();
+  const float* const keys = queries + heads.out_stride;
+  const float* const values = keys + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
   const float to_log2 = heads.scale * kLog2E;
 
   auto q = Row<D>::Zeros(), dy = q, y = q, dq = q;
   float log2_sum = INFINITY;  // so that P is 0
   if (exists) {
-    const int64_t in_out = heads.InOut() + query * heads.OutStride();
+    const int64_t in_out = heads.InOut() + query * heads.out_stride;
     q = Row<D>::Load(queries + query * stride, heads);
     dy = Row<D>::Load(dout + in_out, heads);
     y = Row<D>::Load(out + in_out, heads);
@@ -260,21 +260,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int first = static_cast<int>(blockIdx.x) * kRows;
   const int key = first + static_cast<int>(threadIdx.x) / kLanesOfRow;
   const bool exists = key < heads.positions;
-  const int64_t stride = heads.QkvStride();
+  const int64_t stride = heads.qkv_stride;
   const float* const queries = qkv + heads.InQkv();
-  const float* const key_row = queries + heads.OutStride() + key * stride;
+  const float* const key_row = queries + heads.out_stride + key * stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
   const float to_log2 = heads.scale * kLog2E;
 
   auto k = Row<D>::Zeros(), v = k, dk = k, dv = k;
   if (exists) {
     k = Row<D>::Load(key_row, heads);
-    v = Row<D>::Load(key_row + heads.OutStride(), heads);
+    v = Row<D>::Load(key_row + heads.out_stride, heads);
   }
   for (int query0 = first; query0 < heads.positions; query0 += kRows) {
     __syncthreads();
     LoadTile(query_tile, queries, stride, query0, heads);
-    LoadTile(dout_tile, dout + heads.InOut(), heads.OutStride(), query0, heads);
+    LoadTile(dout_tile, dout + heads.InOut(), heads.out_stride, query0, heads);
     if (threadIdx.x < kRows) {
       const int query = query0 + static_cast<int>(threadIdx.x);
       const bool there = query < heads.positions;
@@ -289,7 +289,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       if constexpr (kDropout) {
         factors.mine = heads.dropout.FactorAt(sample, heads.Element(query0 + j + lane, key));
       }
-#pragma unroll
+      [[maybe_unused]] constexpr int kAtOnce = D < 128 ? 4 : 1;  // that the registers hold
+#pragma unroll kAtOnce
       for (int i = 0; i < 4; ++i) {
         const auto q = Row<D>::Load(query_tile[j + i]);
         const auto dy = Row<D>::Load(dout_tile[j + i]);
@@ -310,9 +311,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   if (!exists) return;
-  float* const dkey_row = dqkv + heads.InQkv() + heads.OutStride() + key * stride;
+  float* const dkey_row = dqkv + heads.InQkv() + heads.out_stride + key * stride;
   dk.Store(dkey_row, heads.scale, heads);
-  dv.Store(dkey_row + heads.OutStride(), 1, heads);
+  dv.Store(dkey_row + heads.out_stride, 1, heads);
 }
 
 }  // namespace

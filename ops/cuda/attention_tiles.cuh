@@ -26,23 +26,27 @@ constexpr size_t TileBytes(int rows) {
 }
 
 // Starts copying rows first .. first + kRows - 1 of a matrix into shared memory, with zeros behind
-// the last position and the last channel. Where rows are not aligned the copy is done at once.
+// the last position and the last channel. What is not copied is not read, so its address may be
+// behind the matrix. Where rows are not aligned the copy is done at once; that is not meant to be
+// fast, but to take few registers from the rest.
 template <int D, int kRows>
 __device__ __forceinline__ void FetchTile(BFloat16* tile, const BFloat16* from, int64_t stride,
                                           int first, const Heads& heads) {
-  constexpr int kPacks = D / 8;
+  constexpr int kPacks = D / 8, kRowsAtOnce = kThreads / kPacks;
+  static_assert(kThreads % kPacks == 0 && kRows % kRowsAtOnce == 0);
+  const int thread = static_cast<int>(threadIdx.x);
   if (heads.aligned) {
+    const int row = thread / kPacks, channel = thread % kPacks * 8;
+    const bool is_channel = channel < heads.d;
+    const BFloat16* const begin = from + (first + row) * stride + channel;
 #pragma unroll
-    for (int n = 0; n < static_cast<int>(gpu::CeilDiv(kRows * kPacks, kThreads)); ++n) {
-      const int i = n * kThreads + static_cast<int>(threadIdx.x);
-      if (kRows * kPacks % kThreads != 0 && i >= kRows * kPacks) break;
-      const int row = i / kPacks, channel = i % kPacks * 8;
-      const bool copy = first + row < heads.positions && channel < heads.d;
-      gpu::CpAsync16(tile + row * kPitch<D> + channel,
-                     copy ? from + (first + row) * stride + channel : from, copy);
+    for (int n = 0; n < kRows; n += kRowsAtOnce) {
+      gpu::CpAsync16(tile + (n + row) * kPitch<D> + channel, begin + n * stride,
+                     is_channel && first + n + row < heads.positions);
     }
   } else {
-    for (int i = static_cast<int>(threadIdx.x); i < kRows * D; i += kThreads) {
+#pragma unroll 1
+    for (int i = thread; i < kRows * D; i += kThreads) {
       const int row = i / D, channel = i % D;
       const bool copy = first + row < heads.positions && channel < heads.d;
       tile[row * kPitch<D> + channel] = copy ? from[(first + row) * stride + channel] : BFloat16{0};
@@ -177,6 +181,7 @@ __device__ __forceinline__ void StoreRows(BFloat16* to, int64_t stride, int firs
       }
     }
   } else {
+#pragma unroll 1
     for (int i = lane; i < 16 * D; i += gpu::kLanes) {
       const int row = i / D, channel = i % D;
       if (first + row < heads.positions && channel < heads.d) {

@@ -16,21 +16,30 @@ endif
 
 emulation_missing := $(if $(cuda_include),,skipped: the tests that run the CUDA kernels without a GPU need the headers of \
   the CUDA toolkit (cuda_runtime.h, cuda_bf16.h), which are not in $(cuda_folders:%=%/include). Set CUDA_HOME to where it is)
+nvcc_missing := $(if $(nvcc),,skipped: compiling the CUDA kernels, and running what comes of it, needs nvcc, which is in none of: $(cuda_folders:%=%/bin). Set CUDA_HOME to where \
+  the CUDA toolkit is)
+ifeq ($(BUILD),emu-ptx)
+emulation_missing := $(or $(emulation_missing),$(nvcc_missing))
+endif
+
+# What nvcc compiles for `make check`, beside what is for a program.
+nvcc_objects := $(patsubst %.cu,build/nvcc/%.o,$(ops_cuda_sources) tests/emulation/gpu_kernels.cu)
 
 ifeq ($(READY),1)
 
 # For files that include the toolkit's headers. Ours are C++20 without extensions that nvcc lacks.
-$(out)/obj/tests/emulation/%.o $(out)/obj/ops/cuda/%.o: object_flags = $(cuda_include:%=-isystem %)
+$(foreach folder,tests/emulation tests/ptx ops/cuda bench/gpu_check,$(out)/obj/$(folder)/%.o): object_flags = \
+  $(cuda_include:%=-isystem %)
 
 # The device; not in the library, where ops/cuda/no_cuda.cpp stands for it in every program that does not link these.
 cuda_device_objects := $(call objects,$(ops_cuda_device_sources))
 -include $(cuda_device_objects:.o=.d)
 
 #---- nvcc ----
+comma := ,
 ifeq ($(CUDA),1)
 # Machine code for these, as far as this nvcc knows them, and PTX of the newest for what comes later.
 CUDA_ARCHS = 80 90 100 120
-comma := ,
 cuda_archs := $(filter $(CUDA_ARCHS),$(patsubst compute_%,%,$(shell $(nvcc) --list-gpu-arch)))
 newest_arch := $(lastword $(filter $(cuda_archs),$(CUDA_ARCHS)))
 NVCCFLAGS =
@@ -53,7 +62,37 @@ cuda_program_objects := $(cuda_device_objects) $(call objects,$(ops_cuda_library
 cuda_libraries := $(firstword $(wildcard $(foreach folder,lib64 targets/x86_64-linux/lib \
   targets/sbsa-linux/lib lib,$(cuda_include:%/include=%/$(folder)/libcudart_static.a)))) -ldl -lrt
 -include $(cuda_program_objects:.o=.d)
+
+# `make gpu-check`. With libhwy.so.1 beside it, it also runs where none of our packages are: a machine with a GPU may be
+# another one. Its parts also run in a test in the emulator.
+build/gpu-check: $(call objects,$(gpu_check_main) $(gpu_check_sources) $(gpu_check_support)) $(cuda_program_objects) \
+    $(library) $(build_info_object)
+	$(call say,link  ,$@)
+	$(q)$(link) $^ $(libraries:-labsl_%=-l:libabsl_%.a) $(cuda_libraries) -static-libstdc++ -static-libgcc \
+	  -Wl,-rpath,'$$ORIGIN' -o $@
+	$(q)cp -L $$($(CXX) -print-file-name=libhwy.so.1) build/
+-include $(patsubst %.cpp,$(out)/obj/%.d,$(gpu_check_main))
 endif
+-include $(patsubst %.cpp,$(out)/obj/%.d,$(gpu_check_sources))
+
+# What is checked without a GPU: the sources compile without warnings for these, and what comes of it, PTX
+# (NAME.sm_90.ptx) and what the assembler says of registers (NAME.log).
+check_archs := 80 90
+nvcc_check = $(nvcc) -std=c++20 -O3 -lineinfo -I. -ccbin $(lastword $(CXX)) -Werror all-warnings \
+  -Xcompiler -Wall,-Wextra,-ffp-contract=off $(foreach arch,$(check_archs),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
+  -Xptxas -v --keep --keep-dir $(@:.o=.keep) $(NVCCFLAGS)
+$(call update,build/nvcc/flags,$(if $(nvcc),$(shell $(nvcc) --version | tail -n 1)) $(nvcc_check))
+
+build/nvcc/%.o: %.cu build/nvcc/flags
+	@rm -rf $(@:.o=.keep)
+	@mkdir -p $(@:.o=.keep)
+	$(call say,nvcc  ,$<)
+	$(q)$(nvcc_check) -MD -MP -MF $(@:.o=.d) -c $< -o $@ >$(@:.o=.log) 2>&1 || { cat $(@:.o=.log); exit 1; }
+	@for arch in $(check_archs); do mv $(@:.o=.keep)/$(notdir $*).compute_$$arch.ptx $(@:.o=).sm_$$arch.ptx || exit; done
+	@rm -r $(@:.o=.keep)
+
+-include $(nvcc_objects:.o=.d)
+
 # With CUDA=0 after CUDA=1 the library is made again.
 $(call update,$(out)/cuda,CUDA=$(CUDA))
 
@@ -64,37 +103,68 @@ ifneq (,$(emulated))
 # it: gcc at -O1 makes no call for stores of what a function returns, and none for memcpy.
 race_compiler := $(if $(shell command -v clang++),clang++ -O1,$(CXX) -O2)
 emu_compile := $(CXX) -O2
+emu-ptx_compile := $(emu_compile)
 emu-asan_compile := $(CXX) -O1 $(asan_flags)
 emu-race_compile := $(race_compiler) -fsanitize=thread
 # A tile is written as 16-byte words and read as numbers, which nvcc allows. Registers that are loaded and used under
 # the same condition look uninitialised to gcc.
 kernel_compile := $($(BUILD)_compile) -x c++ -DGPU_EMULATION -std=c++20 -g -Wall -Wextra -Werror -Wno-unknown-pragmas \
-  -Wno-missing-field-initializers -Wno-uninitialized -Wno-maybe-uninitialized -Wno-unknown-warning-option \
+  -Wno-missing-field-initializers -Wno-uninitialized -Wno-maybe-uninitialized -Wno-unknown-warning-option -Wno-pass-failed \
   -ffp-contract=off -fno-strict-aliasing -pthread -I. \
   $(foreach folder,$(cuda_include) $(wildcard $(cuda_include)/cccl),-isystem $(folder))
 kernel_compiler := $(shell $(firstword $(filter-out ccache,$($(BUILD)_compile))) --version | head -n 1)
-$(call update,$(tests_out)/kernel_flags,$(kernel_compiler) $(kernel_compile))
+# The tests of PTX take the launchers, and the names of kernels, from the emulator's objects.
+kernels_out := $(if $(filter emu-ptx,$(BUILD)),build/emu,$(tests_out))
+$(call update,$(kernels_out)/kernel_flags,$(kernel_compiler) $(kernel_compile))
 
 # clang 14 copies 16 bytes by a plain memcpy, which the checker would not see.
 watch_copies = objcopy --redefine-sym memcpy=__tsan_memcpy --redefine-sym memmove=__tsan_memmove \
   --redefine-sym memset=__tsan_memset
-$(tests_out)/obj/%.o: %.cu $(tests_out)/kernel_flags
+$(kernels_out)/obj/%.o: %.cu $(kernels_out)/kernel_flags
 	@mkdir -p $(@D)
 	$(call say,c++   ,$<)
 	$(q)$(kernel_compile) -MD -MP -c $< -o $@
 	$(if $(filter emu-race,$(BUILD)),$(q)$(watch_copies) $@)
 
-kernel_objects := $(patsubst %.cu,$(tests_out)/obj/%.o,$(ops_cuda_sources) $(tests_emulation_kernels))
-kernels_library := $(tests_out)/libkernels.a
+kernel_objects := $(patsubst %.cu,$(kernels_out)/obj/%.o,$(ops_cuda_sources) $(tests_emulation_kernels))
+kernels_library := $(kernels_out)/libkernels.a
 emulation_library := $(out)/libemulation.a
+gpu_check_library := $(out)/libgpu_check.a
 $(kernels_library): $(kernel_objects)
 $(emulation_library): $(call objects,$(tests_emulation_support))
+$(gpu_check_library): $(call objects,$(gpu_check_sources)) bench/rules.mk
 $(kernels_library) $(emulation_library): tests/rules.mk
+$(kernels_library) $(emulation_library) $(gpu_check_library):
 	@mkdir -p $(@D)
 	@rm -f $@
 	$(q)ar rcs $@ $(filter %.o,$^)
 
-$(tests_out)/tests/%: $(out)/obj/tests/emulation/%.o $(cuda_device_objects) $(kernels_library) \
+#---- The interpreter of PTX ----
+ifeq ($(BUILD),emu-ptx)
+ptx_library := $(out)/libptx.a
+$(ptx_library): $(call objects,$(tests_ptx_support)) tests/rules.mk
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(q)ar rcs $@ $(filter %.o,$^)
+
+ptx_kernel_tests := $(call objects,$(tests_ptx_kernel_tests))
+$(tests_out)/tests/%: $(out)/obj/tests/ptx/%.o $(ptx_library) $(kernels_library) $(emulation_library) $(tests_library) \
+    $(library) $(nvcc_objects) | $(build_info_object)
+	@mkdir -p $(@D)
+	$(call say,link  ,$@)
+	$(q)$(link) $(filter-out $(nvcc_objects),$^) $(build_info_object) $(gtest_libraries) $(libraries) -o $@
+
+# Each of these is all tests of the emulator's that run our kernels.
+$(tests_out)/tests/sm_%_test: $(out)/obj/tests/ptx/sm_%_test.o $(ptx_kernel_tests) $(ptx_library) $(kernels_library) \
+    $(emulation_library) $(tests_library) $(library) $(nvcc_objects) | $(build_info_object)
+	@mkdir -p $(@D)
+	$(call say,link  ,$@)
+	$(q)$(link) $(filter-out $(nvcc_objects),$^) $(build_info_object) $(gtest_libraries) $(libraries) -o $@
+
+-include $(patsubst %.cpp,$(out)/obj/%.d,$(tests_ptx_support) $(tests_ptx_sources))
+endif
+
+$(tests_out)/tests/%: $(out)/obj/tests/emulation/%.o $(cuda_device_objects) $(gpu_check_library) $(kernels_library) \
     $(emulation_library) $(tests_library) $(library) | $(build_info_object)
 	@mkdir -p $(@D)
 	$(call say,link  ,$@)

@@ -52,6 +52,7 @@ class CudaDevice final : public Device {
   MemoryPool& memory() override { return *pool_; }
   Ops& host_ops() override { return *host_ops_; }
   MemoryPool& host_memory() override { return *host_pool_; }
+  int steps_ahead() const override { return 1; }
   void Fail(absl::Status error) override;  // fails the run too
   absl::Status status() const override;
   void StopStreams() override;

@@ -82,7 +82,8 @@ cudaError_t Launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_byt
                                .grid = grid,
                                .block = block,
                                .shared_bytes = shared_bytes,
-                               .thread = [kernel, copies] { std::apply(kernel, copies); }});
+                               .thread = [kernel, copies] { std::apply(kernel, copies); },
+                               .arguments = simt::BytesOf(copies)});
 #else
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;

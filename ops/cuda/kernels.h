@@ -64,6 +64,14 @@ template <typename T>
 cudaError_t DropoutBackward(cudaStream_t stream, T* dbranch, const T* dout, SequenceShape shape,
                             const DropoutMask& dropout);
 
+// residual_layernorm.cu: sum = x + dropout(branch) and out = LayerNorm(sum), with the bits that
+// ResidualForward and LayerNormForward give (if x and branch are aligned as sum is). sum may be x
+// or branch.
+template <typename T>
+cudaError_t ResidualLayerNormForward(cudaStream_t stream, T* sum, T* out, float* mean, float* rstd,
+                                     const T* x, const T* branch, const T* weight, const T* bias,
+                                     SequenceShape shape, const DropoutMask& dropout);
+
 // fill.cu. T may be double in Fill. To and From are float or BFloat16; in Add they are equal, or To
 // is float; in Convert they differ.
 template <typename T>

@@ -11,110 +11,48 @@
 // stay in the caches. To expect: 90% of a copy's bandwidth forward and 80% backward. Both reach for
 // it in the same way:
 //   - A warp takes a row, so that sums over channels are five shuffles and no barrier holds back a
-//     warp whose data is there.
-//   - Lane l holds channels 8 (32 p + l) .. + 7 for p = 0 .. kPacks - 1: 16-byte accesses, of which
-//     a warp makes 512 neighbouring bytes.
+//     warp whose data is there. Lanes hold 8 neighbouring channels at a time (layernorm.cuh).
 //   - The whole row is in registers, so each element is loaded once, and all of its loads are on
 //     their way before the first is needed. Hence an instance for each number of packs, up to
 //     kMostPacks: 1792 channels, GPT-2 XL's 1600 among them.
 // Rows that are longer, or not aligned to 16 bytes, take plain kernels, which read elements one by
 // one, and again from the caches what they need again.
-#include <type_traits>
-
 #include "ops/cuda/gpu.cuh"
 #include "ops/cuda/kernels.h"
+#include "ops/cuda/layernorm.cuh"
 
 namespace zerobox::cuda {
 namespace {
 
-constexpr float kEpsilon = 1e-5f;
-constexpr int kWarps = 8;  // of a block
-constexpr int kThreads = kWarps * gpu::kLanes;
-constexpr int kPack = 8;                         // channels that a lane holds side by side
-constexpr int kPackedRow = gpu::kLanes * kPack;  // channels that a warp's packs hold
-constexpr int kMostPacks = 7;
+using namespace layernorm;  // NOLINT(google-build-using-namespace): of our own header
 
 //---- Forward ------------------------------------------------------------------------------------
 
-// A warp a row. The variance is taken around the mean, not from the sum of squares, which would
-// cancel where the mean is large; in registers that costs no second read.
 template <typename T, int kPacks>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     ForwardKernel(T* __restrict__ out, float* __restrict__ mean, float* __restrict__ rstd,
                   const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
                   int64_t rows, int channels) {
-  const int64_t row = int64_t{blockIdx.x} * kWarps + gpu::WarpInBlock();
+  const int64_t row = RowOfWarp();
   if (row >= rows) return;  // the whole warp, and nothing below waits for other warps
-  x += row * channels;
-  out += row * channels;
   float values[kPacks][kPack];
-  float sum = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int channel = (p * gpu::kLanes + gpu::Lane()) * kPack;
-    if (channel >= channels) continue;
-    gpu::LoadFloats(values[p], x + channel);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) sum += values[p][i];
+    if (ChannelOf(p) >= channels) continue;
+    gpu::LoadFloats(values[p], x + row * channels + ChannelOf(p));
   }
-  const float m = gpu::WarpReduce(sum, gpu::Sum()) / static_cast<float>(channels);
-  float squares = 0;
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    if ((p * gpu::kLanes + gpu::Lane()) * kPack >= channels) continue;
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      values[p][i] -= m;
-      squares = fmaf(values[p][i], values[p][i], squares);
-    }
-  }
-  const float variance = gpu::WarpReduce(squares, gpu::Sum()) / static_cast<float>(channels);
-  const float r = rsqrtf(variance + kEpsilon);
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int channel = (p * gpu::kLanes + gpu::Lane()) * kPack;
-    if (channel >= channels) continue;
-    float w[kPack], b[kPack];
-    gpu::LoadFloats(w, weight + channel);
-    gpu::LoadFloats(b, bias + channel);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) values[p][i] = fmaf(values[p][i] * r, w[i], b[i]);
-    gpu::StoreFloats(out + channel, values[p]);
-  }
-  if (gpu::Lane() == 0) {
-    mean[row] = m;
-    rstd[row] = r;
-  }
+  Normalize(out + row * channels, mean + row, rstd + row, values, weight, bias, channels);
 }
 
-// The same for any row: a lane takes every 32nd channel, and reads it three times.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     PlainForwardKernel(T* __restrict__ out, float* __restrict__ mean, float* __restrict__ rstd,
                        const T* __restrict__ x, const T* __restrict__ weight,
                        const T* __restrict__ bias, int64_t rows, int channels) {
-  const int64_t row = int64_t{blockIdx.x} * kWarps + gpu::WarpInBlock();
+  const int64_t row = RowOfWarp();
   if (row >= rows) return;
-  x += row * channels;
-  out += row * channels;
-  float sum = 0;
-  for (int c = gpu::Lane(); c < channels; c += gpu::kLanes) sum += gpu::ToFloat(x[c]);
-  const float m = gpu::WarpReduce(sum, gpu::Sum()) / static_cast<float>(channels);
-  float squares = 0;
-  for (int c = gpu::Lane(); c < channels; c += gpu::kLanes) {
-    const float centered = gpu::ToFloat(x[c]) - m;
-    squares = fmaf(centered, centered, squares);
-  }
-  const float variance = gpu::WarpReduce(squares, gpu::Sum()) / static_cast<float>(channels);
-  const float r = rsqrtf(variance + kEpsilon);
-  for (int c = gpu::Lane(); c < channels; c += gpu::kLanes) {
-    const float n = (gpu::ToFloat(x[c]) - m) * r;
-    out[c] = gpu::FromFloat<T>(fmaf(n, gpu::ToFloat(weight[c]), gpu::ToFloat(bias[c])));
-  }
-  if (gpu::Lane() == 0) {
-    mean[row] = m;
-    rstd[row] = r;
-  }
+  NormalizePlainly(out + row * channels, mean + row, rstd + row, x + row * channels, weight, bias,
+                   channels);
 }
 
 //---- Backward -----------------------------------------------------------------------------------
@@ -141,8 +79,7 @@ __global__ void __launch_bounds__(kThreads, BlocksPerMultiprocessor(kPacks))
                    const float* __restrict__ rstd, const T* __restrict__ weight, int64_t rows,
                    int channels) {
   float dweight[kPacks][kPack] = {}, dbias[kPacks][kPack] = {};
-  for (int64_t row = int64_t{blockIdx.x} * kWarps + gpu::WarpInBlock(); row < rows;
-       row += int64_t{gridDim.x} * kWarps) {
+  for (int64_t row = RowOfWarp(); row < rows; row += int64_t{gridDim.x} * kWarps) {
     const T* dout_row = dout + row * channels;
     const T* x_row = x + row * channels;
     const float m = mean[row], r = rstd[row];
@@ -153,13 +90,13 @@ __global__ void __launch_bounds__(kThreads, BlocksPerMultiprocessor(kPacks))
     };
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int channel = (p * gpu::kLanes + gpu::Lane()) * kPack;
+      const int channel = ChannelOf(p);
       if (kKeepRow<T, kPacks> && channel < channels) load(p, channel);
     }
     float sum_dn = 0, sum_dn_n = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int channel = (p * gpu::kLanes + gpu::Lane()) * kPack;
+      const int channel = ChannelOf(p);
       if (channel >= channels) continue;
       if (!kKeepRow<T, kPacks>) load(p, channel);
       float dy[kPack], n[kPack], w[kPack];
@@ -179,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, BlocksPerMultiprocessor(kPacks))
     const float mean_dn_n = gpu::WarpReduce(sum_dn_n, gpu::Sum()) / static_cast<float>(channels);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int channel = (p * gpu::kLanes + gpu::Lane()) * kPack;
+      const int channel = ChannelOf(p);
       if (channel >= channels) continue;
       if (!kKeepRow<T, kPacks>) load(p, channel);
       float dy[kPack], n[kPack], w[kPack], sum[kPack];
@@ -251,7 +188,7 @@ __global__ void __launch_bounds__(kThreads)
     PlainBackwardKernel(T* __restrict__ dx, const T* __restrict__ dout, const T* __restrict__ x,
                         const float* __restrict__ mean, const float* __restrict__ rstd,
                         const T* __restrict__ weight, int64_t rows, int channels) {
-  const int64_t row = int64_t{blockIdx.x} * kWarps + gpu::WarpInBlock();
+  const int64_t row = RowOfWarp();
   if (row >= rows) return;
   dx += row * channels;
   dout += row * channels;
@@ -302,34 +239,6 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 //---- Launches -----------------------------------------------------------------------------------
-
-// The number of packs of the instance for this many channels; 0: the plain kernels.
-int PacksFor(int64_t channels) {
-  const int64_t packs = gpu::CeilDiv(channels, kPackedRow);
-  if (channels % kPack != 0 || packs > kMostPacks) return 0;
-  return static_cast<int>(packs == 6 ? 7 : packs);
-}
-
-// call(std::integral_constant<int, packs>()).
-template <typename Call>
-cudaError_t WithPacks(int packs, Call call) {
-  switch (packs) {
-    case 1:
-      return call(std::integral_constant<int, 1>());
-    case 2:
-      return call(std::integral_constant<int, 2>());
-    case 3:
-      return call(std::integral_constant<int, 3>());
-    case 4:
-      return call(std::integral_constant<int, 4>());
-    case 5:
-      return call(std::integral_constant<int, 5>());
-    default:
-      return call(std::integral_constant<int, 7>());
-  }
-}
-
-dim3 GridOfRows(int64_t rows) { return dim3(static_cast<unsigned>(gpu::CeilDiv(rows, kWarps))); }
 
 // Of the first stage of backward's sums: the same for both kinds of kernels.
 int64_t BackwardBlocks(int64_t rows, int64_t channels, int multiprocessors) {

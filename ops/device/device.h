@@ -88,6 +88,11 @@ class Device {
   // The same on the host side, for the whole run.
   Buffer AllocateOnHost(Category category, DType dtype, int64_t elements, std::string_view label);
 
+  // How many steps a worker enqueues beyond the one whose results it waits for: 1 where the device
+  // would else have nothing to do until the worker has seen them, 0 where the worker's own thread
+  // computes.
+  virtual int steps_ahead() const { return 0; }
+
   // Keeps `error` if it is the first.
   virtual void Fail(absl::Status error) = 0;
   // The device's first failure, or the run's.

@@ -40,7 +40,14 @@ void ExpectNear(const DeviceArray<T>& actual, const Array& expected, double tole
 }
 
 template <typename T>
-void TestCase(const Case& c) {
+struct Results {
+  Values<T> out, dqkv;
+  Floats logsumexp;
+};
+
+// Both passes, and their results against the reference's.
+template <typename T>
+Results<T> TestCase(const Case& c) {
   SCOPED_TRACE(std::to_string(c.shape.positions) + " positions, " +
                std::to_string(c.shape.channels / c.heads) + " channels, p " + std::to_string(c.p) +
                ", shift " + std::to_string(c.shift));
@@ -57,14 +64,14 @@ void TestCase(const Case& c) {
   DeviceArray<T> out(n, c.shift), dqkv(3 * n, c.shift);
   DeviceArray<float> logsumexp(c.shape.rows() * c.heads);
   DeviceArray<float> workspace(cuda::AttentionBackwardWorkspace(c.shape, c.heads));
-  ASSERT_EQ(cuda::AttentionForward(nullptr, out.data(), logsumexp.data(), qkv.data(), c.shape,
+  EXPECT_EQ(cuda::AttentionForward(nullptr, out.data(), logsumexp.data(), qkv.data(), c.shape,
                                    c.heads, mask),
             cudaSuccess);
   const auto expected =
       reference::Attention(qkv_values.Doubles(), c.shape, c.heads, dropout.factors);
   ExpectNear(out, expected.out, kFp32 ? 1e-6 : 4e-3, "out");
   ExpectClose(logsumexp, expected.logsumexp, 5e-6, "logsumexp");
-  ASSERT_EQ(cuda::AttentionBackward(nullptr, dqkv.data(), dout.data(), qkv.data(),
+  EXPECT_EQ(cuda::AttentionBackward(nullptr, dqkv.data(), dout.data(), qkv.data(),
                                     static_cast<const T*>(out.data()),
                                     static_cast<const float*>(logsumexp.data()), c.shape, c.heads,
                                     mask, workspace.data()),
@@ -74,14 +81,29 @@ void TestCase(const Case& c) {
              reference::AttentionGradient(dout_values.Doubles(), qkv_values.Doubles(), c.shape,
                                           c.heads, dropout.factors),
              (kFp32 ? 2e-6 : 6e-3) * (c.scale > 1 ? 2.5 : 1), "dqkv");
+  return {OnHost(out), OnHost(dqkv), OnHost(logsumexp)};
+}
+
+template <typename T>
+void TestOrders(const Case& c) {
+  simt::options().order = simt::Order::kForward;
+  const Results<T> first = TestCase<T>(c);
+  for (const simt::Order order : {simt::Order::kReverse, simt::Order::kRandom}) {
+    simt::options().order = order;
+    const Results<T> other = TestCase<T>(c);
+    EXPECT_TRUE(other.out.HasTheBitsOf(first.out));
+    EXPECT_TRUE(other.dqkv.HasTheBitsOf(first.dqkv));
+    EXPECT_TRUE(other.logsumexp.HasTheBitsOf(first.logsumexp));
+  }
+  simt::options() = {};
 }
 
 // One position; less than a tile; all tiles of all kernels ending in the middle; each size of head,
-// some between them, and odd ones; arrays that are not aligned.
+// some between them, and odd ones; arrays that are not aligned; large scores.
 constexpr Case kCases[] = {
-    {{1, 1, 32}, 1},   {{2, 33, 64}, 2},       {{1, 77, 64}, 1},          {{1, 150, 64}, 1},
-    {{1, 133, 48}, 2}, {{1, 70, 128}, 1},      {{1, 37, 80}, 1},          {{1, 41, 33}, 3},
-    {{1, 130, 20}, 1}, {{1, 35, 64}, 2, 0, 1}, {{1, 72, 64}, 1, 0, 0, 6},
+    {{1, 1, 32}, 1},   {{2, 33, 64}, 2},  {{1, 77, 64}, 1},       {{1, 197, 64}, 1},
+    {{1, 133, 48}, 2}, {{1, 70, 128}, 1}, {{1, 37, 80}, 1},       {{2, 45, 40}, 1},
+    {{1, 41, 33}, 3},  {{1, 130, 20}, 1}, {{1, 35, 64}, 2, 0, 1}, {{1, 72, 64}, 1, 0, 0, 6},
 };
 constexpr Case kDropoutCases[] = {{{2, 33, 32}, 1, 0.3f},
                                   {{1, 77, 64}, 1, 0.1f},
@@ -105,6 +127,14 @@ TEST_P(Attention, Bf16EqualsTheReference) {
 
 TEST_P(Attention, Bf16DropsAsTheReference) {
   for (const Case& c : kDropoutCases) TestCase<BFloat16>(c);
+}
+
+TEST(AttentionLaunchers, DoNotDependOnTheOrderOfThreads) {
+  for (const Case& c : {Case{{1, 150, 64}, 2}, Case{{2, 70, 32}, 1, 0.2f}}) {
+    TestOrders<float>(c);
+    TestOrders<BFloat16>(c);
+  }
+  EXPECT_TRUE(simt::TakeReports().empty());
 }
 
 TEST(AttentionLaunchers, LaunchNothingForNoSequencesAndRefuseLargeHeads) {

@@ -216,6 +216,7 @@ void Machine::Run(CUstream_st& stream, Operation operation) {
     case Operation::Kind::kRecord:
       operation.record->clock = stream.clock;
       operation.record->done = true;
+      operation.record->when = std::chrono::steady_clock::now();
       break;
     case Operation::Kind::kWait:
       Join(stream.clock, operation.record->clock);

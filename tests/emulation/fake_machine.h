@@ -32,6 +32,7 @@ void Join(Clock& clock, const Clock& other);
 struct EventRecord {
   bool done = false;
   Clock clock;
+  std::chrono::steady_clock::time_point when;
 };
 
 struct Operation {
@@ -68,6 +69,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
   int device = 0;
+  bool timing = false;
   std::shared_ptr<zerobox::fake_cuda::EventRecord> latest;
 };
 

@@ -214,6 +214,18 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   });
 }
 
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  return Call("cudaGetDeviceProperties", [&](Machine& machine) {
+    *properties = {};
+    std::snprintf(properties->name, sizeof properties->name, "no GPU (the emulator)");
+    properties->totalGlobalMem = static_cast<size_t>(machine.options().device_bytes);
+    properties->major = 9;
+    properties->multiProcessorCount = 4;
+    properties->l2CacheSize = 4096;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
   return Call("cudaDeviceGetPCIBusId", [&](Machine&) {
     std::snprintf(id, static_cast<size_t>(length), "ffff:%02x:00.0", device);
@@ -295,8 +307,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return Call("cudaEventCreateWithFlags", [&](Machine& machine) {
-    if (flags != cudaEventDisableTiming) Report("an event is created that takes times");
-    *event = new CUevent_st{.device = Machine::thread().device, .latest = nullptr};
+    const bool timing = (flags & cudaEventDisableTiming) == 0;
+    if (timing && !machine.options().timing) Report("an event is created that takes times");
+    *event =
+        new CUevent_st{.device = Machine::thread().device, .timing = timing, .latest = nullptr};
     ++machine.live_events;
     return cudaSuccess;
   });
@@ -345,6 +359,18 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (record == nullptr) return cudaSuccess;
     return zerobox::fake_cuda::Query(
         machine, [record] { return record->done; }, record->clock);
+  });
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  return Call("cudaEventElapsedTime", [&](Machine&) {
+    if (!start->timing || !end->timing || start->latest == nullptr || end->latest == nullptr) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    if (!start->latest->done || !end->latest->done) return cudaErrorNotReady;
+    *milliseconds =
+        std::chrono::duration<float, std::milli>(end->latest->when - start->latest->when).count();
+    return cudaSuccess;
   });
 }
 
@@ -423,6 +449,13 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaDriverGetVersion(int* version) {
   return Call("cudaDriverGetVersion", [&](Machine&) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return Call("cudaRuntimeGetVersion", [&](Machine&) {
     *version = CUDART_VERSION;
     return cudaSuccess;
   });

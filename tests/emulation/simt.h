@@ -25,6 +25,8 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 namespace zerobox::simt {
@@ -49,10 +51,24 @@ struct KernelLaunch {
   dim3 grid, block;
   size_t shared_bytes = 0;  // of dynamic shared memory
   std::function<void()> thread;
+  std::vector<std::string> arguments;  // the bytes of each
 };
 
-// Runs it on this OS thread, to the end.
+template <typename... Ts>
+std::vector<std::string> BytesOf(const std::tuple<Ts...>& values) {
+  static_assert((std::is_trivially_copyable_v<Ts> && ...), "CUDA copies a kernel's arguments");
+  const auto bytes_of = [](const auto& value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  return std::apply([&](const Ts&... each) { return std::vector{bytes_of(each)...}; }, values);
+}
+
+// Runs it on this OS thread, to the end: by what SetRunner was given, which may run the same kernel
+// from something else than this program's code (tests/ptx); unless that returns false, or is
+// nothing, by the emulator.
 void Run(const KernelLaunch& launch);
+using Runner = std::function<bool(const KernelLaunch&)>;
+void SetRunner(Runner runner);
 
 // What gpu::Launch calls. Checks the launch as CUDA does, and then runs it at once; or hands it to
 // what SetLauncher was given, a runtime with streams.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/emulation/symbols.h"
 
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -58,6 +60,52 @@ const NameAndLine& Find(const void* code) {
 }
 
 }  // namespace
+
+std::string Demangle(const std::string& mangled) {
+  int status = 0;
+  char* name = abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status);
+  if (name == nullptr) return mangled;
+  std::string demangled = name;
+  std::free(name);
+  return demangled;
+}
+
+namespace {
+
+// This program's functions, as binutils' nm has them.
+std::map<uintptr_t, std::string> ReadFunctions() {
+  std::array<char, 64> command = {};
+  snprintf(command.data(), command.size(), "nm /proc/%d/exe 2>/dev/null",
+           static_cast<int>(getpid()));
+  std::map<uintptr_t, std::string> functions;
+  FILE* output = popen(command.data(), "r");
+  if (output == nullptr) return functions;
+  unsigned long address;
+  char kind;
+  std::array<char, 4096> name = {};
+  while (true) {
+    const int read = fscanf(output, "%lx %c %4095s", &address, &kind, name.data());
+    if (read == EOF) break;
+    if (read == 3) {
+      if (kind == 't' || kind == 'T' || kind == 'W') functions[address] = name.data();
+    } else if (fscanf(output, "%*[^\n]") == EOF) {  // a symbol without an address
+      break;
+    }
+  }
+  pclose(output);
+  return functions;
+}
+
+}  // namespace
+
+std::string FullName(const void* function) {
+  static const auto& functions = *new auto(ReadFunctions());
+  Dl_info info;
+  if (dladdr(function, &info) == 0) return "?";
+  const auto found = functions.find(reinterpret_cast<uintptr_t>(function) -
+                                    reinterpret_cast<uintptr_t>(info.dli_fbase));
+  return found == functions.end() ? "?" : Demangle(found->second);
+}
 
 std::string FunctionName(const void* code) { return Find(code).first; }
 std::string SourceLine(const void* code) { return Find(code).second; }

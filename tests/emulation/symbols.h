@@ -11,6 +11,11 @@ namespace zerobox::simt {
 std::string FunctionName(const void* code);
 std::string SourceLine(const void* code);  // file:line
 
+// The name of the function that begins at this address, with namespaces, template arguments and
+// parameters: the same whatever compiler made it, and in whichever file's unnamed namespace it is.
+std::string FullName(const void* function);
+std::string Demangle(const std::string& mangled);
+
 }  // namespace zerobox::simt
 
 #endif  // ZEROBOX_TESTS_EMULATION_SYMBOLS_H_
