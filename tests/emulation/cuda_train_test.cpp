@@ -212,7 +212,7 @@ struct Outcome {
 };
 
 // Two steps of three micro-batches, reading the parameters, an evaluation. The worker waits for the
-// GPU only once, after both steps, so that nothing but events orders the end of the first and the
+// GPU only after both steps, so that nothing but events orders the end of the first and the
 // beginning of the second. `correct` is what the steps should come to: if they do not, that is all,
 // because without the worker's wait its memory must not be touched any more.
 void RunReplica(Replica& replica, const TrainSettings& settings, const Outcome* correct,
@@ -228,11 +228,13 @@ void RunReplica(Replica& replica, const TrainSettings& settings, const Outcome* 
     };
     replica.TrainStep(fill, 0.01F);
   }
-  const absl::StatusOr<StepOutcome> result = replica.Outcome();
-  outcome.status = result.status();
-  if (!result.ok()) return;
-  add(result->loss_sum);
-  add(result->state.gradient_norm);
+  for (int64_t step = 0; step < 2; ++step) {
+    const absl::StatusOr<StepOutcome> result = replica.Outcome();
+    outcome.status = result.status();
+    if (!result.ok()) return;
+    add(result->loss_sum);
+    add(result->state.gradient_norm);
+  }
   if (correct != nullptr &&
       !std::equal(outcome.bits.begin(), outcome.bits.end(), correct->bits.begin())) {
     return;
