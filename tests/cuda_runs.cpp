@@ -10,7 +10,27 @@
 namespace zerobox {
 namespace {
 
-using Variant = CudaRunKind::Variant;
+constexpr auto kNone = ActivationCheckpointing::kNone;
+constexpr auto kSelective = ActivationCheckpointing::kSelective;
+constexpr auto kFull = ActivationCheckpointing::kFull;
+
+constexpr CudaRunKind kKinds[] = {
+    {.name = "stage0"},
+    {.name = "stage1", .stage = 1},
+    {.name = "stage2", .stage = 2},
+    {.name = "stage3", .stage = 3},
+    {.name = "odd_width", .odd_width = true},
+    {.name = "selective", .checkpointing = kSelective},
+    {.name = "full", .stage = 3, .checkpointing = kFull},
+    {.name = "optimizer_offloaded", .offload_optimizer = true},
+    {.name = "selective_offloaded", .checkpointing = kSelective, .offload_activations = true},
+    {.name = "full_all_offloaded",
+     .stage = 2,
+     .checkpointing = kFull,
+     .offload_optimizer = true,
+     .offload_activations = true},
+};
+
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Takes what is further apart.
@@ -24,19 +44,15 @@ void Compare(double found, double expected, const std::string& what, LossDiffere
 }  // namespace
 
 std::string NameOf(const CudaRunKind& kind) {
-  const char* const variants[] = {"", "_checkpoints", "_optimizer_offloaded",
-                                  "_checkpoints_offloaded"};
-  return std::string(Name(kind.dtype)) + "_stage" + std::to_string(kind.stage) +
-         variants[static_cast<int>(kind.variant)];
+  return std::string(Name(kind.dtype)) + "_" + kind.name;
 }
 
 std::vector<CudaRunKind> CudaRunKinds() {
   std::vector<CudaRunKind> kinds;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (int stage = 0; stage < 4; ++stage) kinds.push_back({dtype, stage, Variant::kPlain});
-    for (const Variant variant :
-         {Variant::kCheckpoints, Variant::kOffloadedStates, Variant::kOffloadedCheckpoints}) {
-      kinds.push_back({dtype, 3, variant});
+    for (CudaRunKind kind : kKinds) {
+      kind.dtype = dtype;
+      kinds.push_back(kind);
     }
   }
   return kinds;
@@ -46,18 +62,24 @@ TrainSettings SettingsOf(const CudaRunKind& kind, const char* device) {
   TrainSettings settings = SmallSettings();
   settings.device = device;
   settings.devices = 1;
+  settings.threads = 2;
+  settings.model = {.n_layer = 2, .n_head = 2, .n_embd = 24, .seq_len = 11, .vocab_size = 61};
+  if (kind.odd_width) settings.model.n_head = 3, settings.model.n_embd = 21;
+  if (kind.offload_activations) settings.model.n_layer = 3;  // of which one checkpoint leaves
   settings.steps = 10;
-  settings.micro_batch = 2;
-  settings.grad_accum = 2;
+  // Two sequences a step: as two micro-batches, or as one with gradients of the parameters' type.
+  const bool whole = kind.checkpointing != kNone || kind.offload_optimizer;
+  settings.micro_batch = whole ? 2 : 1;
+  settings.grad_accum = whole ? 1 : 2;
+  settings.grad_accum_dtype = whole ? kind.dtype : DType::kFloat32;
   settings.eval_interval = 5;
+  settings.eval_batches = 1;
+  settings.bucket_bytes = 4 << 10;
   settings.dtype = kind.dtype;
   settings.zero_stage = kind.stage;
-  if (kind.variant == Variant::kCheckpoints || kind.variant == Variant::kOffloadedCheckpoints) {
-    settings.model.n_layer = 4;
-    settings.activation_checkpointing = ActivationCheckpointing::kSelective;
-  }
-  settings.offload_activations = kind.variant == Variant::kOffloadedCheckpoints;
-  settings.offload_optimizer = kind.variant == Variant::kOffloadedStates;
+  settings.activation_checkpointing = kind.checkpointing;
+  settings.offload_optimizer = kind.offload_optimizer;
+  settings.offload_activations = kind.offload_activations;
   return settings;
 }
 

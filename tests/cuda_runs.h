@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The small runs that a GPU trains as the host does: each stage, and all that moves to the host.
+// The small runs that a GPU trains as the host does: each stage, what is computed again, and all
+// that moves to the host.
 #ifndef ZEROBOX_TESTS_CUDA_RUNS_H_
 #define ZEROBOX_TESTS_CUDA_RUNS_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,19 +14,21 @@
 namespace zerobox {
 
 struct CudaRunKind {
-  enum class Variant : uint8_t { kPlain, kCheckpoints, kOffloadedStates, kOffloadedCheckpoints };
-  DType dtype;
-  int stage;
-  Variant variant;
+  const char* name;
+  DType dtype = DType::kFloat32;
+  int stage = 0;  // with one device all are the same code
+  ActivationCheckpointing checkpointing = ActivationCheckpointing::kNone;
+  bool offload_optimizer = false, offload_activations = false;
+  bool odd_width = false;  // to which cuBLASLt fuses no GELU
 };
-// "bf16_stage3_checkpoints_offloaded"
+// "bf16_selective_offloaded"
 std::string NameOf(const CudaRunKind& kind);
 std::vector<CudaRunKind> CudaRunKinds();
 
 // Ten steps and two evaluations on one device, "host" or "cuda".
 TrainSettings SettingsOf(const CudaRunKind& kind, const char* device);
 
-// How far losses may be apart, relatively.
+// How far losses may be apart, relatively. In bf16 the GPU rounds at other places than the host.
 constexpr double LossTolerance(DType dtype) { return dtype == DType::kFloat32 ? 1e-5 : 2e-3; }
 // The largest relative difference between losses, of steps and of evaluations. Infinite where one
 // is NaN, or their numbers differ.

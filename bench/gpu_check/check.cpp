@@ -46,7 +46,10 @@ Sizes TinySizes() {
       .n_layer = 2, .n_head = 2, .n_embd = 32, .seq_len = 32, .vocab_size = 64};
   return {
       .networks = {{{2, 7, 24}, 3, 40, 19}, {{1, 33, 32}, 1, 64, 37}},
-      .runs = {{DType::kBFloat16, 3, CudaRunKind::Variant::kOffloadedStates}},
+      .runs = {{.name = "optimizer_offloaded",
+                .dtype = DType::kBFloat16,
+                .stage = 3,
+                .offload_optimizer = true}},
       .memory_bytes = int64_t{16} << 20,
       .copy_bytes = int64_t{64} << 10,
       .square = 64,

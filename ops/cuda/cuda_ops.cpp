@@ -299,6 +299,18 @@ class CudaOps final : public Ops {
     });
   }
 
+  void ResidualLayerNormForward(Buffer sum, Buffer out, Buffer mean, Buffer rstd, Buffer x,
+                                Buffer branch, Buffer weight, Buffer bias, SequenceShape shape,
+                                const Dropout& dropout) override {
+    Run("residual_layernorm_forward", x.dtype, [&]<typename T>(cudaStream_t stream) {
+      return cuda::ResidualLayerNormForward(
+          stream, Data<T>(sum, shape.elements()), Data<T>(out, shape.elements()),
+          Data<float>(mean, shape.rows()), Data<float>(rstd, shape.rows()),
+          Data<T>(x, shape.elements()), Data<T>(branch, shape.elements()),
+          Data<T>(weight, shape.channels), Data<T>(bias, shape.channels), shape, Mask(dropout));
+    });
+  }
+
   void DropoutBackward(Buffer dbranch, Buffer dout, SequenceShape shape,
                        const Dropout& dropout) override {
     Run("dropout_backward", dout.dtype, [&]<typename T>(cudaStream_t stream) {

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -17,6 +17,7 @@
 
 #include "ops/collectives/plan_communicator.h"
 #include "ops/cuda/cuda.h"
+#include "tests/cuda_runs.h"
 #include "tests/emulation/fake_cublaslt.h"
 #include "tests/emulation/fake_runtime.h"
 #include "tests/small_run.h"
@@ -30,100 +31,28 @@ namespace {
 using fake_cuda::Policy;
 using testing::IsEmpty;
 
-constexpr auto kNone = ActivationCheckpointing::kNone;
-constexpr auto kSelective = ActivationCheckpointing::kSelective;
-constexpr auto kFull = ActivationCheckpointing::kFull;
-
-struct Kind {
-  const char* name;
-  int stage = 0;
-  ActivationCheckpointing checkpointing = kNone;
-  bool offload_optimizer = false, offload_activations = false;
-  bool odd_width = false;  // which cuBLASLt fuses no GELU to
-  DType dtype = DType::kFloat32;
-};
-
 // One policy will do at the stages that with one rank are the same code as stage 0.
-bool AllPolicies(const Kind& kind) { return kind.stage == 0 || kind.checkpointing != kNone; }
+bool AllPolicies(const CudaRunKind& kind) {
+  return kind.stage == 0 || kind.checkpointing != ActivationCheckpointing::kNone;
+}
 
-enum class Stages : uint8_t { kAll, kFirst };
-
-std::vector<Kind> Kinds(Stages stages) {
-  std::vector<Kind> kinds;
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (Kind kind : {Kind{.name = "stage0"}, Kind{.name = "stage1", .stage = 1},
-                      Kind{.name = "stage2", .stage = 2}, Kind{.name = "stage3", .stage = 3},
-                      Kind{.name = "odd_width", .odd_width = true},
-                      Kind{.name = "selective", .checkpointing = kSelective},
-                      Kind{.name = "full", .stage = 3, .checkpointing = kFull},
-                      Kind{.name = "optimizer_offloaded", .offload_optimizer = true},
-                      Kind{.name = "selective_offloaded",
-                      .checkpointing = kSelective,
-                      .offload_activations = true},
-                      Kind{.name = "full_all_offloaded",
-                      .stage = 2,
-                      .checkpointing = kFull,
-                      .offload_optimizer = true,
-                      .offload_activations = true}}) {
-      if (stages == Stages::kFirst && !AllPolicies(kind)) continue;
-      kind.dtype = dtype;
-      kinds.push_back(kind);
-    }
-  }
+std::vector<CudaRunKind> DifferentKinds() {
+  std::vector<CudaRunKind> kinds = CudaRunKinds();
+  std::erase_if(kinds, [](const CudaRunKind& kind) { return !AllPolicies(kind); });
   return kinds;
 }
 
-std::string NameOf(const Kind& kind) { return std::string(Name(kind.dtype)) + "_" + kind.name; }
-
-TrainSettings Settings(const Kind& kind, const char* device) {
-  TrainSettings settings = SmallSettings();
-  settings.device = device;
-  settings.devices = 1;
-  settings.threads = 2;
-  settings.model = {.n_layer = 2, .n_head = 2, .n_embd = 24, .seq_len = 11, .vocab_size = 61};
-  if (kind.odd_width) settings.model.n_head = 3, settings.model.n_embd = 21;
-  if (kind.offload_activations) settings.model.n_layer = 3;  // of which one checkpoint leaves
-  settings.steps = 10;
-  // Of two sequences a step: two micro-batches, or one, with gradients in the type of the
-  // parameters.
-  const bool whole = kind.checkpointing != kNone || kind.offload_optimizer;
-  settings.micro_batch = whole ? 2 : 1;
-  settings.grad_accum = whole ? 1 : 2;
-  settings.grad_accum_dtype = whole ? kind.dtype : DType::kFloat32;
-  settings.eval_interval = 5;
-  settings.eval_batches = 1;
-  settings.bucket_bytes = 4 << 10;
-  settings.dtype = kind.dtype;
-  settings.zero_stage = kind.stage;
-  settings.activation_checkpointing = kind.checkpointing;
-  settings.offload_optimizer = kind.offload_optimizer;
-  settings.offload_activations = kind.offload_activations;
-  return settings;
+SmallRun OnHost(const CudaRunKind& kind, const TrainHooks& hooks = {}) {
+  return RunSmall(SettingsOf(kind, "host"), hooks);
 }
-
-SmallRun OnHost(const Kind& kind, const TrainHooks& hooks = {}) {
-  return RunSmall(Settings(kind, "host"), hooks);
-}
-SmallRun OnGpu(const Kind& kind, Policy policy, const TrainHooks& hooks = {}) {
+SmallRun OnGpu(const CudaRunKind& kind, Policy policy, const TrainHooks& hooks = {}) {
   fake_cuda::Reset({.policy = policy});
-  return RunSmall(Settings(kind, "cuda"), hooks);
+  return RunSmall(SettingsOf(kind, "cuda"), hooks);
 }
 
-// The losses of all steps and evaluations.
-std::vector<double> Losses(const RunResult& result) {
-  std::vector<double> losses;
-  for (const StepMetrics& step : result.step_metrics) losses.push_back(step.loss);
-  for (const EvalMetrics& eval : result.eval_metrics) losses.push_back(eval.val_loss);
-  return losses;
-}
-
-void ExpectClose(const std::vector<double>& found, const std::vector<double>& expected,
-                 double tolerance) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    EXPECT_TRUE(std::abs(found[i] - expected[i]) <= tolerance)
-        << "loss " << i << ": " << found[i] << " is not " << expected[i];
-  }
+void ExpectSameLosses(const SmallRun& gpu, const SmallRun& host, DType dtype) {
+  const LossDifference difference = Difference(gpu.result, host.result);
+  EXPECT_TRUE(difference.value <= LossTolerance(dtype)) << difference.where;
 }
 
 void ExpectEqual(const Ledger& found, const Ledger& expected) {
@@ -133,17 +62,15 @@ void ExpectEqual(const Ledger& found, const Ledger& expected) {
   EXPECT_EQ(found.peak_bytes, expected.peak_bytes);
 }
 
-double Tolerance(DType dtype) { return dtype == DType::kFloat32 ? 1e-5 : 2e-3; }
-
-class CudaTrain : public testing::TestWithParam<Kind> {
+class CudaTrain : public testing::TestWithParam<CudaRunKind> {
  protected:
   void TearDown() override { fake_cublaslt::SetUnsupported(nullptr); }
 };
-INSTANTIATE_TEST_SUITE_P(, CudaTrain, testing::ValuesIn(Kinds(Stages::kAll)),
+INSTANTIATE_TEST_SUITE_P(, CudaTrain, testing::ValuesIn(CudaRunKinds()),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(CudaTrain, GivesTheHostsLossesUnderEveryOrderOfItsStreams) {
-  const Kind kind = GetParam();
+  const CudaRunKind kind = GetParam();
   const SmallRun host = OnHost(kind);
   ASSERT_TRUE(host.result.status.ok()) << host.result.status;
   const RankResult& expected = host.result.ranks[0];
@@ -151,7 +78,7 @@ TEST_P(CudaTrain, GivesTheHostsLossesUnderEveryOrderOfItsStreams) {
   EXPECT_EQ(expected.host_memory.peak_bytes > 0,
             kind.offload_optimizer || kind.offload_activations);
   EXPECT_EQ(expected.memory.peak[static_cast<int>(Category::kActivationCheckpoints)] > 0,
-            kind.checkpointing != kNone);
+            kind.checkpointing != ActivationCheckpointing::kNone);
   for (const Policy policy : fake_cuda::kPolicies) {
     if (!AllPolicies(kind) && policy != fake_cuda::kPolicies[kind.stage - 1]) continue;
     SCOPED_TRACE(fake_cuda::Name(policy));
@@ -165,7 +92,7 @@ TEST_P(CudaTrain, GivesTheHostsLossesUnderEveryOrderOfItsStreams) {
     EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
     ASSERT_EQ(gpu.result.step_metrics.size(), 10u);
     ASSERT_EQ(gpu.result.eval_metrics.size(), 2u);
-    ExpectClose(Losses(gpu.result), Losses(host.result), Tolerance(kind.dtype));
+    ExpectSameLosses(gpu, host, kind.dtype);
     const RankResult& found = gpu.result.ranks[0];
     ExpectEqual(found.memory, expected.memory);
     ExpectEqual(found.host_memory, expected.host_memory);
@@ -203,12 +130,12 @@ class Poison final : public Recorder {
   Device* device_ = nullptr;
 };
 
-class CudaMemory : public testing::TestWithParam<Kind> {};
-INSTANTIATE_TEST_SUITE_P(, CudaMemory, testing::ValuesIn(Kinds(Stages::kFirst)),
+class CudaMemory : public testing::TestWithParam<CudaRunKind> {};
+INSTANTIATE_TEST_SUITE_P(, CudaMemory, testing::ValuesIn(DifferentKinds()),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(CudaMemory, IsNeverReadBeforeItIsWritten) {
-  const Kind kind = GetParam();
+  const CudaRunKind kind = GetParam();
   const SmallRun host = OnHost(kind, {.poison = true});
   ASSERT_TRUE(host.result.status.ok()) << host.result.status;
   Poison poison;
@@ -216,7 +143,7 @@ TEST_P(CudaMemory, IsNeverReadBeforeItIsWritten) {
       kind, Policy::kRandom,
       {.after_setup = [&](int, Device& device) { poison.Begin(device); }, .recorder = &poison});
   ASSERT_TRUE(gpu.result.status.ok()) << gpu.result.status;
-  ExpectClose(Losses(gpu.result), Losses(host.result), Tolerance(kind.dtype));
+  ExpectSameLosses(gpu, host, kind.dtype);
   EXPECT_EQ(poison.poisoned_bytes, host.result.ranks[0].poisoned_bytes);
   EXPECT_GT(poison.poisoned_bytes, 3 * host.result.ranks[0].memory.peak_bytes);
 }
@@ -225,7 +152,7 @@ TEST_P(CudaMemory, IsNeverReadBeforeItIsWritten) {
 
 // Every edge of a run, as drop_wait names it.
 struct EdgeKind {
-  Kind kind;
+  CudaRunKind kind;
   std::set<std::string> needed;
   std::set<std::string> covered;  // where others happen to order as much
 };
@@ -244,16 +171,16 @@ const std::vector<EdgeKind>& EdgeKinds() {
                                                        "gradients reduced -> compute"};
   static const std::vector<EdgeKind> kinds = {
       {{.name = "plain"}, with({}), of_collectives},
-      {{.name = "optimizer", .offload_optimizer = true, .dtype = DType::kBFloat16},
+      {{.name = "optimizer", .dtype = DType::kBFloat16, .offload_optimizer = true},
        // The gradient goes down behind the collective that is none.
        with({"bucket full -> communication", "gradients reduced -> to_host",
              "squares summed -> from_host", "squares up -> compute", "step prepared -> to_host",
              "bucket updated -> from_host", "staging free -> to_host", "parameters up -> compute"}),
        {"gradients reduced -> compute"}},
       {{.name = "activations",
-        .checkpointing = kSelective,
-        .offload_activations = true,
-        .dtype = DType::kBFloat16},
+        .dtype = DType::kBFloat16,
+        .checkpointing = ActivationCheckpointing::kSelective,
+        .offload_activations = true},
        with({"checkpoint written -> to_host", "checkpoint left -> compute",
              "checkpoint slot free -> from_host", "checkpoint back -> compute"},
             "batch consumed -> from_host"),
@@ -285,7 +212,7 @@ struct Outcome {
 };
 
 // Two steps of three micro-batches, reading the parameters, an evaluation. The worker waits for the
-// GPU only once, after both steps, so that nothing but events orders the end of the first and the
+// GPU only after both steps, so that nothing but events orders the end of the first and the
 // beginning of the second. `correct` is what the steps should come to: if they do not, that is all,
 // because without the worker's wait its memory must not be touched any more.
 void RunReplica(Replica& replica, const TrainSettings& settings, const Outcome* correct,
@@ -301,11 +228,13 @@ void RunReplica(Replica& replica, const TrainSettings& settings, const Outcome* 
     };
     replica.TrainStep(fill, 0.01F);
   }
-  const absl::StatusOr<StepOutcome> result = replica.Outcome();
-  outcome.status = result.status();
-  if (!result.ok()) return;
-  add(result->loss_sum);
-  add(result->state.gradient_norm);
+  for (int64_t step = 0; step < 2; ++step) {
+    const absl::StatusOr<StepOutcome> result = replica.Outcome();
+    outcome.status = result.status();
+    if (!result.ok()) return;
+    add(result->loss_sum);
+    add(result->state.gradient_norm);
+  }
   if (correct != nullptr &&
       !std::equal(outcome.bits.begin(), outcome.bits.end(), correct->bits.begin())) {
     return;
@@ -325,9 +254,9 @@ void RunReplica(Replica& replica, const TrainSettings& settings, const Outcome* 
   if (loss.ok()) add(*loss);
 }
 
-Outcome RunEdges(const Kind& kind, Policy policy, const std::string& drop_wait,
+Outcome RunEdges(const CudaRunKind& kind, Policy policy, const std::string& drop_wait,
                  const Outcome* correct, Recorder* recorder = nullptr) {
-  TrainSettings settings = Settings(kind, "cuda");
+  TrainSettings settings = SettingsOf(kind, "cuda");
   settings.model.seq_len = 5;
   settings.micro_batch = 1;
   settings.grad_accum = 3;
