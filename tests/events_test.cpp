@@ -166,10 +166,12 @@ void RunRank(const TrainSettings& settings, const Layout& layout, Communicator& 
     };
     replica.TrainStep(fill, 0.01F);
   }
-  const absl::StatusOr<StepOutcome> outcome = replica.Outcome();
-  ASSERT_TRUE(outcome.ok()) << outcome.status();
-  EXPECT_TRUE(outcome->loss_sum > 0);
-  EXPECT_EQ(outcome->state.skip, 0);
+  for (int64_t step = 0; step < settings.steps; ++step) {
+    const absl::StatusOr<StepOutcome> outcome = replica.Outcome();
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(outcome->loss_sum > 0);
+    EXPECT_EQ(outcome->state.skip, 0);
+  }
   // Read first: the next batch comes behind offloaded parameters on from_host, and would tell that
   // they are there.
   double sum = 0;
