@@ -228,7 +228,7 @@ TEST_F(Program, FitsOnlyWithEverySavingAndNamesTheFlagsOtherwise) {
   EXPECT_EQ(refused, 4 * (2 + 4 + 4) - 1);
 }
 
-constexpr Machine kLargeMachine = {.cores = 1, .available_memory = int64_t{1} << 50};
+const Machine kLargeMachine = {.cores = 1, .available_memory = int64_t{1} << 50};
 
 TEST_F(Program, NamesFlagsThatFitWhateverIsShort) {
   TrainSettings settings;
@@ -347,6 +347,25 @@ TEST(CheckFit, CountsTheHostSidesOfAllDevices) {
   EXPECT_NE(status.message().find("on their host sides for --offload"), std::string::npos)
       << status;
   EXPECT_NE(status.message().find(WithCommas(4 * host)), std::string::npos) << status;
+}
+
+TEST(CheckFit, AGpuTakesOnlyItsHostSideFromTheMachine) {
+  TrainSettings settings;
+  settings.device = "cuda";
+  settings.devices = 1;
+  settings.offload_optimizer = true;
+  const RunPlan plan = PlanRun(settings).value();
+  const int64_t device = ReservedBytes(plan.ranks[0].regions);
+  const int64_t host = ReservedBytes(plan.ranks[0].host_regions);
+  ASSERT_GT(host, 0);
+  settings.device_memory_bytes = device;
+  EXPECT_TRUE(CheckFit(settings, plan, {.available_memory = host}).ok());
+  const absl::Status status = CheckFit(settings, plan, {.available_memory = host - 1});
+  EXPECT_NE(status.message().find("of this machine's memory for --offload"), std::string::npos)
+      << status;
+  settings.device_memory_bytes = device - 1;
+  EXPECT_NE(CheckFit(settings, plan, {.available_memory = host}).message().find("on a device"),
+            std::string::npos);
 }
 
 std::set<std::string> Keys(const Json& object) {

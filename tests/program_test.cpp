@@ -356,7 +356,7 @@ TEST_F(ProgramTest, HelpsAndSaysItsVersion) {
     EXPECT_THAT(outcome.err, IsEmpty());
   }
   EXPECT_EQ(Run({"train", "--help"}).out, Run({"help", "train"}).out);
-  for (const char* part : {"zerobox 0.", "commit ", "compiler ", "SIMD "}) {
+  for (const char* part : {"zerobox 0.", "commit ", "compiler ", "SIMD ", "CUDA "}) {
     EXPECT_THAT(Run({"--version"}).out, HasSubstr(part));
   }
 }

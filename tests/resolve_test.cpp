@@ -14,19 +14,24 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Machine kMachine = {.cores = 6, .available_memory = 1000000};
+const Machine kMachine = {.cores = 6, .available_memory = 1000000};
+const Machine kMachineWithGpus = {.cores = 6,
+                                  .available_memory = 1000000,
+                                  .count_gpus = [] { return 8; },
+                                  .free_gpu_memory = [] { return 2000; }};
 
 absl::StatusOr<ResolvedTrain> Resolve(std::vector<std::string> arguments,
-                                      const std::string& data = "book.txt") {
+                                      const std::string& data = "book.txt",
+                                      const Machine& machine = kMachine) {
   const absl::FlagSaver saver;
   if (!data.empty()) arguments.push_back("--data=" + data);
   const absl::StatusOr<CommandLine> line = ParseArguments(kTrainCommand, arguments);
   if (!line.ok()) return line.status();
-  return ResolveTrain(*line, kMachine);
+  return ResolveTrain(*line, machine);
 }
 
-std::string ErrorOf(const std::vector<std::string>& arguments) {
-  const absl::StatusOr<ResolvedTrain> resolved = Resolve(arguments);
+std::string ErrorOf(const std::vector<std::string>& arguments, const Machine& machine = kMachine) {
+  const absl::StatusOr<ResolvedTrain> resolved = Resolve(arguments, "book.txt", machine);
   return resolved.ok() ? "" : std::string(resolved.status().message());
 }
 
@@ -122,6 +127,64 @@ std::pair<std::string, std::string> Found(const ResolvedTrain& resolved, const s
 
 std::pair<std::string, std::string> Is(const char* value, const char* source) {
   return {value, source};
+}
+
+TEST(Resolve, TakesAGpuWhereThereIsOne) {
+  for (const char* device : {"--device=auto", "--device=cuda"}) {
+    const ResolvedTrain resolved = Resolve({device}, "book.txt", kMachineWithGpus).value();
+    const bool derived = std::string(device) == "--device=auto";
+    EXPECT_EQ(Found(resolved, "device"), Is("cuda", derived ? "derived" : "flag"));
+    EXPECT_EQ(Found(resolved, "devices"), Is("1", "derived"));
+    EXPECT_EQ(Found(resolved, "dtype"), Is("bf16", "derived"));
+    EXPECT_EQ(Found(resolved, "device_memory"), Is("1800", "derived"));  // 90% of 2000
+    EXPECT_EQ(resolved.settings.device, "cuda");
+    EXPECT_EQ(resolved.settings.devices, 1);
+    EXPECT_EQ(resolved.settings.dtype, DType::kBFloat16);
+    EXPECT_EQ(resolved.settings.threads, 6);
+    EXPECT_EQ(resolved.settings.global_batch(), 4);
+  }
+  const ResolvedTrain given =
+      Resolve({"--devices=1", "--dtype=fp32", "--device_memory=500"}, "book.txt", kMachineWithGpus)
+          .value();
+  EXPECT_EQ(Found(given, "device"), Is("cuda", "derived"));
+  EXPECT_EQ(Found(given, "dtype"), Is("fp32", "flag"));
+  EXPECT_EQ(Found(given, "device_memory"), Is("500", "flag"));
+  EXPECT_THAT(ErrorOf({"--dtype=fp8"}, kMachineWithGpus), HasSubstr("leave the flag out for bf16"));
+}
+
+TEST(Resolve, TakesHostDevicesWhereMoreAreWantedThanOneGpu) {
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{"--devices=4"}, {"--device=host"}}) {
+    const ResolvedTrain resolved = Resolve(flags, "book.txt", kMachineWithGpus).value();
+    EXPECT_EQ(resolved.settings.device, "host");
+    EXPECT_EQ(resolved.settings.devices, 4);
+    EXPECT_EQ(resolved.settings.dtype, DType::kFloat32);
+    EXPECT_EQ(resolved.settings.device_memory_bytes, 225000);
+  }
+  EXPECT_THAT(ErrorOf({"--device=cuda", "--devices=2"}, kMachineWithGpus),
+              testing::AllOf(HasSubstr("--device=cuda with --devices=2"), HasSubstr("one GPU")));
+}
+
+TEST(Resolve, AsksForGpusOnlyWhereTheyMayBeUsed) {
+  int asked = 0;
+  const Machine machine = {.cores = 6,
+                           .available_memory = 1000000,
+                           .count_gpus = [&asked] { return ++asked; },
+                           .free_gpu_memory = [&asked] { return ++asked; }};
+  EXPECT_TRUE(Resolve({"--device=host"}, "book.txt", machine).ok());
+  EXPECT_TRUE(Resolve({"--devices=2"}, "book.txt", machine).ok());
+  EXPECT_EQ(asked, 0);
+  EXPECT_TRUE(Resolve({"--device_memory=1GiB"}, "book.txt", machine).ok());
+  EXPECT_EQ(asked, 1);
+}
+
+TEST(Resolve, AFailureOfTheGpuIsSaid) {
+  Machine machine = kMachineWithGpus;
+  machine.free_gpu_memory = [] { return absl::InternalError("cudaMemGetInfo: broken"); };
+  EXPECT_THAT(ErrorOf({}, machine), HasSubstr("cudaMemGetInfo: broken"));
+  machine.count_gpus = [] { return absl::UnavailableError("no driver"); };
+  EXPECT_EQ(Resolve({}, "book.txt", machine)->settings.device, "host");
+  EXPECT_THAT(ErrorOf({"--device=cuda"}, machine), HasSubstr("--device=cuda: no driver"));
 }
 
 TEST(Resolve, DerivesAFinalLearningRateBelowALowPeak) {

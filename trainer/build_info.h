@@ -11,6 +11,7 @@ extern const char kVersion[];  // "0.1.0"
 // "unknown".
 extern const char kCommit[];
 extern const char kCompiler[];  // the first line that the compiler's --version prints
+extern const char kCuda[];      // "13.0 for sm_80 sm_90", or "none"
 
 }  // namespace zerobox
 

@@ -21,6 +21,11 @@ int64_t DeviceReservations(const RunPlan& plan) {
   return all;
 }
 
+// Of the machine's memory, by devices that bring none of their own.
+int64_t DevicesOnMachine(const TrainSettings& settings, const RunPlan& plan) {
+  return settings.device == "cuda" ? 0 : DeviceReservations(plan);
+}
+
 // What a setting costs in speed, in hundredths of a step's compute: rough numbers, of which only
 // the order matters. Stage 3 gathers parameters in both passes; full checkpointing is a forward
 // pass more, a third of all; an offloaded optimizer's bytes go over a bus, and the host updates
@@ -161,8 +166,8 @@ std::vector<std::string> OtherChanges(const ResolvedTrain& resolved, const Train
   if (SavesMuch(least, other)) changes.push_back("a smaller --bucket_bytes");
   // A device's share of the machine grows where others go; a capacity that was given does not.
   const absl::StatusOr<RunPlan> plan = PlanRun(least);
-  const bool machine_short =
-      plan.ok() && DeviceReservations(*plan) + HostReservations(*plan) > machine.available_memory;
+  const bool machine_short = plan.ok() && DevicesOnMachine(least, *plan) + HostReservations(*plan) >
+                                              machine.available_memory;
   const bool derived = Derived(resolved, "device_memory");
   if (least.devices > 1 && (derived || machine_short)) changes.push_back("fewer --devices");
   changes.push_back("a smaller --seq_len, --n_layer or --n_embd");
@@ -188,9 +193,15 @@ absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const 
         " bytes) on a device, --device_memory is ", HumanBytes(settings.device_memory_bytes), " (",
         WithCommas(settings.device_memory_bytes), " bytes)"));
   }
-  const int64_t devices = DeviceReservations(plan);
+  const int64_t devices = DevicesOnMachine(settings, plan);
   const int64_t host = HostReservations(plan);
   if (devices + host > machine.available_memory) {
+    if (devices == 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the run does not fit: it needs ", HumanBytes(host), " (", WithCommas(host),
+                       " bytes) of this machine's memory for --offload, which has ",
+                       HumanBytes(machine.available_memory), " free"));
+    }
     const std::string sides = host > 0
                                   ? absl::StrCat(", and ", HumanBytes(host), " (", WithCommas(host),
                                                  " bytes) on their host sides for --offload")

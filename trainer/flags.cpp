@@ -71,21 +71,24 @@ ZEROBOX_FLAG(std::string, run, "runs/latest", "The run folder whose model writes
 //---- Devices and memory
 
 ZEROBOX_FLAG(std::string, device, "auto",
-             "What computes: host (threads of this machine), cuda (GPUs), or auto (GPUs where "
-             "this build and this machine have them).",
+             "What computes: host (threads of this machine), cuda (a GPU; this version trains on "
+             "one), or auto (a GPU where this build and this machine have one and --devices asks "
+             "for no more).",
              .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand,
              .placeholder = "auto|host|cuda");
 ZEROBOX_FLAG(int64_t, devices, 4, "How many devices share the work: the N of ZeRO.",
              .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "N",
-             .range = {.min = 1, .max = 64});
-ZEROBOX_FLAG(int64_t, threads, 0, "Threads of this machine that compute, shared by the devices.",
+             .range = {.min = 1, .max = 64}, .default_text = "4; with a GPU 1");
+ZEROBOX_FLAG(int64_t, threads, 0,
+             "Threads of this machine that compute, shared by the devices; with a GPU, what is "
+             "offloaded.",
              .topic = Topic::kDevicesAndMemory, .commands = kBothCommands, .placeholder = "N",
              .range = {.min = 1, .max = 1024}, .default_text = "the cores of this process");
 ZEROBOX_FLAG(zerobox::Bytes, device_memory, {},
              "Memory of each device; a run whose plan does not fit is refused.",
              .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "SIZE",
              .range = {.min = 1, .max = 0x1p50},
-             .default_text = "90% of the free memory / devices");
+             .default_text = "90% of the free memory / devices; with a GPU 90% of its own");
 
 //---- ZeRO
 
@@ -105,7 +108,7 @@ ZEROBOX_FLAG(std::string, dtype, "fp32",
              "Type of parameters and activations. bf16 is mixed precision: arithmetic and the "
              "optimizer's master weights stay in fp32.",
              .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
-             .placeholder = "fp32|bf16");
+             .placeholder = "fp32|bf16", .default_text = "fp32; with a GPU bf16");
 ZEROBOX_FLAG(std::string, grad_accum_dtype, "auto",
              "Type in which gradients are kept and sent; auto is that of --dtype with one "
              "micro-batch a step, else fp32.",

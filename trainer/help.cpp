@@ -98,7 +98,7 @@ std::string FlagsHelp(CommandMask command) {
                   "  --flagfile=FILE           Read flags from a file: one a line, # begins a\n"
                   "                            comment. Of several values the last one wins.\n"
                   "  --help                    This text.\n"
-                  "  --version                 Version, commit, compiler and SIMD target.\n"
+                  "  --version                 Version, commit, compiler, SIMD target, CUDA.\n"
                   "\nSizes are bytes, or have a unit: 512MiB, 8GiB, 25MB.\n");
   return text;
 }
@@ -107,7 +107,8 @@ std::string VersionText() {
   const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   // The best target is the lowest bit.
   return absl::StrCat("zerobox ", kVersion, "\ncommit    ", kCommit, "\ncompiler  ", kCompiler,
-                      "\nSIMD      ", hwy::TargetName(targets & -targets), "\n");
+                      "\nSIMD      ", hwy::TargetName(targets & -targets), "\nCUDA      ", kCuda,
+                      "\n");
 }
 
 }  // namespace zerobox

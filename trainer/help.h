@@ -12,7 +12,7 @@ namespace zerobox {
 
 std::string CommandsHelp();                  // what the program does, and its commands
 std::string FlagsHelp(CommandMask command);  // the flags of one command, by topic
-std::string VersionText();                   // version, commit, compiler, SIMD target of this CPU
+std::string VersionText();  // version, commit, compiler, SIMD target of this CPU, CUDA
 
 }  // namespace zerobox
 

@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "ops/cuda/cuda.h"
 #include "ops/device/host_memory.h"
 
 namespace zerobox {
@@ -163,30 +162,49 @@ absl::Status ResolveSchedule(Resolver& resolver, TrainSettings& settings) {
   return absl::OkStatus();
 }
 
-absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSettings& settings) {
+// host or cuda. This version trains on one GPU, so that auto takes none where more devices are
+// wanted.
+absl::StatusOr<std::string> ResolveDevice(Resolver& resolver, const Machine& machine) {
   const std::string device = resolver.ZEROBOX_TAKE(device);
-  if (device == "cuda") {
-    const absl::StatusOr<int> gpus = CountGpus();
-    if (!gpus.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--device=cuda: ", gpus.status().message()));
-    }
-  }
   if (device != "auto" && device != "host" && device != "cuda") {
     return absl::InvalidArgumentError(absl::StrCat(
         "--device=", device, ": wanted auto, host or cuda, found '", device, "'; try host"));
   }
-  if (device == "auto") resolver.Derive("device", "host");
-  settings.device = device == "cuda" ? "cuda" : "host";
-  settings.devices = static_cast<int>(resolver.ZEROBOX_TAKE(devices));
-  if (device == "cuda" && settings.devices != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device=cuda with --devices=", settings.devices,
-                     ": this version trains on one GPU; give --devices=1"));
+  if (device == "host") return device;
+  const int64_t devices = resolver.Given("devices") ? absl::GetFlag(FLAGS_devices) : 1;
+  if (device == "auto") {
+    const std::string found = devices == 1 && machine.count_gpus().ok() ? "cuda" : "host";
+    resolver.Derive("device", found);
+    return found;
   }
+  if (const absl::StatusOr<int> gpus = machine.count_gpus(); !gpus.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--device=cuda: ", gpus.status().message()));
+  }
+  if (devices != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--device=cuda with --devices=", devices,
+                                                   ": this version trains on one GPU; give "
+                                                   "--devices=1, or --device=host"));
+  }
+  return device;
+}
+
+absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSettings& settings) {
+  absl::StatusOr<std::string> device = ResolveDevice(resolver, machine);
+  if (!device.ok()) return device.status();
+  settings.device = *std::move(device);
+  const bool cuda = settings.device == "cuda";
+  settings.devices =
+      static_cast<int>(cuda ? resolver.ZEROBOX_TAKE(devices, "derived", std::optional<int64_t>(1))
+                            : resolver.ZEROBOX_TAKE(devices));
   settings.threads = static_cast<int>(
       resolver.ZEROBOX_TAKE(threads, "derived", std::optional<int64_t>(machine.cores)));
-  const int64_t share =
-      static_cast<int64_t>(0.9 * static_cast<double>(machine.available_memory)) / settings.devices;
+  int64_t free = machine.available_memory;
+  if (cuda && !resolver.Given("device_memory")) {
+    const absl::StatusOr<int64_t> of_gpu = machine.free_gpu_memory();
+    if (!of_gpu.ok()) return of_gpu.status();
+    free = *of_gpu;
+  }
+  const int64_t share = static_cast<int64_t>(0.9 * static_cast<double>(free)) / settings.devices;
   settings.device_memory_bytes =
       resolver.ZEROBOX_TAKE(device_memory, "derived", std::optional(Bytes{share})).value;
   return absl::OkStatus();
@@ -206,9 +224,13 @@ absl::Status UnknownChoice(const char* flag, const std::string& value, const cha
 // After the batch: auto depends on it.
 absl::Status ResolveTypes(Resolver& resolver, ResolvedTrain& resolved) {
   TrainSettings& settings = resolved.settings;
-  const std::string dtype = resolver.ZEROBOX_TAKE(dtype);
+  const bool cuda = settings.device == "cuda";
+  const std::string dtype =
+      cuda ? resolver.ZEROBOX_TAKE(dtype, "derived", std::optional<std::string>("bf16"))
+           : resolver.ZEROBOX_TAKE(dtype);
   if (dtype != "fp32" && dtype != "bf16") {
-    return UnknownChoice("dtype", dtype, "fp32 or bf16", "leave the flag out for fp32");
+    return UnknownChoice("dtype", dtype, "fp32 or bf16",
+                         cuda ? "leave the flag out for bf16" : "leave the flag out for fp32");
   }
   settings.dtype = dtype == "bf16" ? DType::kBFloat16 : DType::kFloat32;
   const std::string gradients = resolver.ZEROBOX_TAKE(grad_accum_dtype);

@@ -5,6 +5,7 @@
 #define ZEROBOX_TRAINER_RESOLVE_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ops/cuda/cuda.h"
 #include "trainer/command_line.h"
 #include "trainer/flags.h"
 #include "trainer/settings.h"
@@ -22,6 +24,9 @@ namespace zerobox {
 struct Machine {
   int cores = 1;                 // that this process may use
   int64_t available_memory = 0;  // bytes that can be taken without swapping (MemAvailable)
+  // Asked only where GPUs may be used, because that wakes the driver.
+  std::function<absl::StatusOr<int>()> count_gpus = CountGpus;
+  std::function<absl::StatusOr<int64_t>()> free_gpu_memory = FreeGpuMemory;
 };
 Machine ThisMachine();
 

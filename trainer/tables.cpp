@@ -17,6 +17,12 @@ constexpr std::array<std::string_view, 4> kStageNames = {
     "P_os+g: optimizer states and gradients are shared",
     "P_os+g+p: optimizer states, gradients and parameters are shared"};
 
+// "4 devices", "1 GPU"
+std::string OnDevices(const TrainSettings& settings) {
+  return settings.device == "cuda" ? Plural(settings.devices, "GPU", "GPUs")
+                                   : Plural(settings.devices, "device", "devices");
+}
+
 }  // namespace
 
 std::string Header(const TrainSettings& settings, const std::string& model, const RunPlan& plan,
@@ -29,8 +35,7 @@ std::string Header(const TrainSettings& settings, const std::string& model, cons
     absl::StrAppend(&text, "  ", style.Dim(Left(name, 10)), value, "\n");
   };
   const auto more = [&](const std::string& value) { row("", value); };
-  text += TableTitle(absl::StrCat("A GPT on ", Plural(settings.devices, "device", "devices"),
-                                  ", ZeRO-", settings.zero_stage),
+  text += TableTitle(absl::StrCat("A GPT on ", OnDevices(settings), ", ZeRO-", settings.zero_stage),
                      style);
   more(std::string(kStageNames[static_cast<size_t>(settings.zero_stage)]));
   row("model", absl::StrCat(model, ": Ψ = ", WithCommas(plan.parameters), " parameters in ",

@@ -47,6 +47,8 @@ nvcc_compile = $(nvcc) -std=c++20 -O3 -lineinfo -I. -ccbin $(lastword $(CXX)) -W
   -Xcompiler -Wall,-Wextra,-ffp-contract=off $(foreach arch,$(cuda_archs),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
   -gencode arch=compute_$(newest_arch),code=compute_$(newest_arch) $(NVCCFLAGS)
 cuda_objects := $(ops_cuda_sources:%.cu=$(out)/obj/%.cuda.o)
+# As --version says it.
+cuda_built := $(shell $(nvcc) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p') for $(cuda_archs:%=sm_%)
 $(call update,$(out)/nvcc_flags,$(shell $(nvcc) --version | tail -n 1) $(nvcc_compile))
 
 $(out)/obj/%.cuda.o: %.cu $(out)/nvcc_flags

@@ -35,6 +35,8 @@ bool BuiltWithCuda();
 // reason, where there is no GPU or no driver. Called before the program has threads: it asks the
 // driver to load every kernel when a device is made, not when it is first used.
 absl::StatusOr<int> CountGpus();
+// Bytes that are free now on GPU 0.
+absl::StatusOr<int64_t> FreeGpuMemory();
 
 // Called on the worker's thread: that thread is the GPU's from then on. ResourceExhausted when the
 // GPU, or the machine, does not give the memory. `abort` outlives the device.

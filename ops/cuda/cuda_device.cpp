@@ -460,6 +460,15 @@ absl::StatusOr<int> CountGpus() {
       absl::StrCat("this machine has no CUDA devices; use --device=host (", status.message(), ")"));
 }
 
+// Of the thread's current GPU, which without cudaSetDevice is number 0.
+absl::StatusOr<int64_t> FreeGpuMemory() {
+  size_t free = 0;
+  size_t total = 0;
+  const absl::Status status = cuda::ToStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  if (!status.ok()) return status;
+  return static_cast<int64_t>(free);
+}
+
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options,
                                                        Abort& abort) {
   return cuda::CudaDevice::Make(options, abort);

@@ -18,6 +18,7 @@ absl::Status NotBuilt() {
 
 bool BuiltWithCuda() { return false; }
 absl::StatusOr<int> CountGpus() { return NotBuilt(); }
+absl::StatusOr<int64_t> FreeGpuMemory() { return NotBuilt(); }
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions&, Abort&) {
   return NotBuilt();
 }
