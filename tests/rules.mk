@@ -99,8 +99,8 @@ tests_ptx_sources := \
   tests/ptx/sm_80_test.cpp \
   tests/ptx/sm_90_test.cpp \
 
-tests_ptx_kernel_tests := $(filter-out $(addprefix tests/emulation/,cuda_%_test.cpp seeded_bugs_test.cpp simt_test.cpp), \
-  $(tests_emulation_sources))
+tests_ptx_kernel_tests := $(filter-out $(addprefix tests/emulation/,cuda_%_test.cpp gpu_check_test.cpp seeded_bugs_test.cpp \
+  simt_test.cpp), $(tests_emulation_sources))
 
 tests_ptx_support := \
   tests/ptx/comparison.cpp \

@@ -147,19 +147,18 @@ $(ptx_library): $(call objects,$(tests_ptx_support)) tests/rules.mk
 	@rm -f $@
 	$(q)ar rcs $@ $(filter %.o,$^)
 
-ptx_kernel_tests := $(call objects,$(tests_ptx_kernel_tests))
-$(tests_out)/tests/%: $(out)/obj/tests/ptx/%.o $(ptx_library) $(kernels_library) $(emulation_library) $(tests_library) \
-    $(library) $(nvcc_objects) | $(build_info_object)
+ptx_programs := $(tests_ptx_sources:tests/ptx/%.cpp=$(tests_out)/tests/%)
+ptx_libraries := $(ptx_library) $(kernels_library) $(emulation_library) $(tests_library) $(library)
+$(ptx_programs): $(tests_out)/tests/%: $(out)/obj/tests/ptx/%.o $(ptx_libraries) $(nvcc_objects) | $(build_info_object)
 	@mkdir -p $(@D)
 	$(call say,link  ,$@)
-	$(q)$(link) $(filter-out $(nvcc_objects),$^) $(build_info_object) $(gtest_libraries) $(libraries) -o $@
+	$(q)$(link) $< $(kernel_tests) $(ptx_libraries) $(build_info_object) $(gtest_libraries) $(libraries) -o $@
 
 # Each of these is all tests of the emulator's that run our kernels.
-$(tests_out)/tests/sm_%_test: $(out)/obj/tests/ptx/sm_%_test.o $(ptx_kernel_tests) $(ptx_library) $(kernels_library) \
-    $(emulation_library) $(tests_library) $(library) $(nvcc_objects) | $(build_info_object)
-	@mkdir -p $(@D)
-	$(call say,link  ,$@)
-	$(q)$(link) $(filter-out $(nvcc_objects),$^) $(build_info_object) $(gtest_libraries) $(libraries) -o $@
+ptx_kernel_programs := $(filter $(tests_out)/tests/sm_%,$(ptx_programs))
+ptx_kernel_tests := $(call objects,$(tests_ptx_kernel_tests))
+$(ptx_kernel_programs): kernel_tests = $(ptx_kernel_tests)
+$(ptx_kernel_programs): $(ptx_kernel_tests)
 
 -include $(patsubst %.cpp,$(out)/obj/%.d,$(tests_ptx_support) $(tests_ptx_sources))
 endif
