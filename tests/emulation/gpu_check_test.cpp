@@ -104,7 +104,7 @@ TEST_F(GpuCheckTest, TrainsAsTheHostDoes) {
   const std::vector<Row> rows = RunParts({3});
   EXPECT_THAT(Failed(rows), IsEmpty()) << text_;
   EXPECT_EQ(rows.size(), 1u);
-  EXPECT_EQ(Count(rows, "bf16_stage3_optimizer_offloaded"), 1);
+  EXPECT_EQ(Count(rows, "bf16_optimizer_offloaded"), 1);
   EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
 }
 
