@@ -92,12 +92,13 @@ tests_emulation_support := \
   tests/emulation/symbols.cpp \
   tests/emulation/warp.cpp \
 
-# Tests of what nvcc makes of the kernels, by an interpreter of PTX, BUILD=emu-ptx: of the interpreter, and the
-# emulator's tests of kernels with the PTX for an architecture.
+# Tests of what nvcc makes of the kernels, by an interpreter of PTX, BUILD=emu-ptx: of the interpreter; and the
+# emulator's tests of kernels, and of training, with the PTX for an architecture.
 tests_ptx_sources := \
   tests/ptx/ptx_test.cpp \
   tests/ptx/sm_80_test.cpp \
   tests/ptx/sm_90_test.cpp \
+  tests/ptx/training_test.cpp \
 
 tests_ptx_kernel_tests := $(filter-out $(addprefix tests/emulation/,cuda_%_test.cpp gpu_check_test.cpp seeded_bugs_test.cpp \
   simt_test.cpp), $(tests_emulation_sources))

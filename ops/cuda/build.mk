@@ -156,11 +156,13 @@ $(ptx_programs): $(tests_out)/tests/%: $(out)/obj/tests/ptx/%.o $(ptx_libraries)
 	$(call say,link  ,$@)
 	$(q)$(link) $< $(kernel_tests) $(ptx_libraries) $(build_info_object) $(gtest_libraries) $(libraries) -o $@
 
-# Each of these is all tests of the emulator's that run our kernels.
+# Each of these is all tests of the emulator's that run our kernels; and the next those of training.
 ptx_kernel_programs := $(filter $(tests_out)/tests/sm_%,$(ptx_programs))
-ptx_kernel_tests := $(call objects,$(tests_ptx_kernel_tests))
-$(ptx_kernel_programs): kernel_tests = $(ptx_kernel_tests)
-$(ptx_kernel_programs): $(ptx_kernel_tests)
+$(ptx_kernel_programs): kernel_tests := $(call objects,$(tests_ptx_kernel_tests))
+$(ptx_kernel_programs): $(call objects,$(tests_ptx_kernel_tests))
+ptx_training_tests := $(call objects,tests/emulation/cuda_train_test.cpp) $(cuda_device_objects)
+$(tests_out)/tests/training_test: kernel_tests := $(ptx_training_tests)
+$(tests_out)/tests/training_test: $(ptx_training_tests)
 
 -include $(patsubst %.cpp,$(out)/obj/%.d,$(tests_ptx_support) $(tests_ptx_sources))
 endif

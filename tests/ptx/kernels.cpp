@@ -15,9 +15,6 @@
 namespace zerobox::ptx {
 namespace {
 
-// The interpreter knows no random order.
-constexpr char kFilter[] = "*Forward*:*Reverse*";
-
 // Each kernel must have run when the tests have, in one instance at least.
 class EveryKernel : public testing::Environment {
  public:
@@ -66,17 +63,17 @@ absl::StatusOr<std::string> ReadPtx(const std::string& source, const std::string
   return text.str();
 }
 
-int RunKernelTests(int argc, char** argv, const char* architecture) {
+int RunKernelTests(int argc, char** argv, const KernelTests& tests) {
   testing::InitGoogleTest(&argc, argv);
   static Library library;
-  if (absl::Status status = AddAllSources(library, architecture); !status.ok()) {
+  if (absl::Status status = AddAllSources(library, tests.architecture); !status.ok()) {
     fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;
   }
   library.Install();
   if (testing::GTEST_FLAG(filter) == "*") {
-    testing::GTEST_FLAG(filter) = kFilter;
-    testing::AddGlobalTestEnvironment(new EveryKernel(library));
+    testing::GTEST_FLAG(filter) = tests.filter;
+    if (tests.every_kernel) testing::AddGlobalTestEnvironment(new EveryKernel(library));
   }
   return RUN_ALL_TESTS();
 }

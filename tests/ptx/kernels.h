@@ -8,14 +8,21 @@
 
 namespace zerobox::ptx {
 
+// Tests of the emulator's kernels, in the orders of threads that the interpreter has.
+constexpr char kInEachOrder[] = "*Forward*:*Reverse*";
+
 // What nvcc made of a source file (ops/cuda/gelu.cu) for an architecture (sm_90), when the tests
 // were built.
 absl::StatusOr<std::string> ReadPtx(const std::string& source, const std::string& architecture);
 
-// Runs the tests in this program, of kernels, with the PTX that nvcc made for an architecture
-// (sm_90); all of them unless told otherwise, and then each kernel must have run. What main
-// returns.
-int RunKernelTests(int argc, char** argv, const char* architecture);
+// Runs the tests in this program with the kernels as PTX: those of the filter, unless the command
+// line has one, and then, if `every_kernel`, each kernel must have run. What main returns.
+struct KernelTests {
+  const char* architecture;  // sm_90
+  const char* filter;
+  bool every_kernel;
+};
+int RunKernelTests(int argc, char** argv, const KernelTests& tests);
 
 }  // namespace zerobox::ptx
 

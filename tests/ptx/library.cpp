@@ -55,7 +55,7 @@ void Library::Install() {
 }
 
 bool Library::Run(const simt::KernelLaunch& launch) {
-  if (simt::FunctionName(launch.kernel).find("SortPairsKernel") != std::string::npos) return false;
+  if (simt::FullName(launch.kernel).find("::SortPairsKernel(") != std::string::npos) return false;
   std::scoped_lock lock(mutex_);
   if (absl::Status status = RunKernel(launch); !status.ok()) {
     simt::Report(absl::StrCat(simt::FunctionName(launch.kernel), ": ", status.message()));

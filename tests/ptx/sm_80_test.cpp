@@ -3,4 +3,8 @@
 // The tests of the emulator's kernels, with what nvcc makes of them for sm_80.
 #include "tests/ptx/kernels.h"
 
-int main(int argc, char** argv) { return zerobox::ptx::RunKernelTests(argc, argv, "sm_80"); }
+int main(int argc, char** argv) {
+  return zerobox::ptx::RunKernelTests(
+      argc, argv,
+      {.architecture = "sm_80", .filter = zerobox::ptx::kInEachOrder, .every_kernel = true});
+}

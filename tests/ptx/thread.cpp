@@ -153,9 +153,10 @@ void Thread::RunUntilItWaits() {
 }
 
 bool Thread::AreInputsSet(const Instruction& instruction) const {
-  bool all = true;
-  for (int k = 0; k < instruction.inputs; ++k) all = all && IsInputSet(instruction, k);
-  return all;
+  uint8_t all = 1;
+  const uint32_t* const inputs = instruction.operands.data() + instruction.outputs;
+  for (int k = 0; k < instruction.inputs; ++k) all &= is_set_[inputs[k]];
+  return all != 0;
 }
 
 void Thread::Step(const Instruction& instruction) {
