@@ -192,11 +192,16 @@ void CudaDevice::StopStreams() {
     if (stream.handle == nullptr) continue;
     Pause pause;
     cudaError_t state = cudaStreamQuery(stream.handle);
-    for (; state == cudaErrorNotReady; state = cudaStreamQuery(stream.handle)) pause();
+    for (; state == cudaErrorNotReady; state = cudaStreamQuery(stream.handle)) {
+      Ignore(state);
+      pause();
+    }
     Ignore(state);
     // An error of the GPU itself returns at once from this too: then nothing runs there any more.
     if (state != cudaSuccess) Ignore(cudaStreamSynchronize(stream.handle));
   }
+  // But for a host function that had begun: it goes on, and uses memory of the device.
+  for (Pause pause; host_functions_running_.load(std::memory_order_acquire) > 0;) pause();
 }
 
 std::unique_ptr<Event> CudaDevice::MakeEvent(std::string_view name) {
@@ -298,6 +303,7 @@ absl::Status CudaDevice::LaunchOnHost(StreamId stream, std::string_view name, in
 void CUDART_CB CudaDevice::RunHostFunction(void* host_function) {
   auto& function = *static_cast<HostFunction*>(host_function);
   CudaDevice& device = *function.device;
+  device.host_functions_running_.fetch_add(1, std::memory_order_relaxed);
   Recorder* recorder = function.id < 0 ? nullptr : device.options_.recorder;
   const int rank = device.options_.rank;
   if (!device.abort_.failed()) {
@@ -307,6 +313,8 @@ void CUDART_CB CudaDevice::RunHostFunction(void* host_function) {
     if (!status.ok()) device.Fail(std::move(status));
   }
   function.done.store(true, std::memory_order_release);  // it may be gone now
+  // And after this the device.
+  device.host_functions_running_.fetch_sub(1, std::memory_order_release);
 }
 
 absl::StatusOr<void*> CudaDevice::Workspace(int64_t bytes) const {

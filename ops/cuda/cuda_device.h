@@ -119,6 +119,7 @@ class CudaDevice final : public Device {
   std::byte* pinned_memory_ = nullptr;  // staging memory, then the host side's pool
   int64_t pinned_bytes_ = 0;
   std::array<Stream, kStreams> streams_;
+  std::atomic<int> host_functions_running_{0};
   std::unique_ptr<MemoryPool> pool_, host_pool_;
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<Ops> ops_, host_ops_;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/cuda/cublaslt.h"
+#include "ops/device/memory.h"
 
 namespace zerobox::cuda {
 namespace {
@@ -37,9 +38,10 @@ std::string Describe(const MatmulCall& call) {
                       absl::string_view(Name(call.out).data()));
 }
 
-// The largest power of two that divides the address, at most what every allocation has.
+// The largest power of two that divides the address, at most what every buffer of a pool has:
+// beyond that it would depend on what else is in memory, and with it the algorithm.
 uint32_t Alignment(const void* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data) | uintptr_t{256};
+  const auto address = reinterpret_cast<uintptr_t>(data) | uintptr_t{kAllocationAlignment};
   return static_cast<uint32_t>(address & (~address + 1));
 }
 
@@ -117,7 +119,7 @@ struct Matmul::Plan {
 absl::StatusOr<std::unique_ptr<Matmul>> Matmul::Make(void* workspace, int64_t workspace_bytes,
                                                      EpilogueKernels& kernels,
                                                      const MatmulOptions& options) {
-  assert(Alignment(workspace) == 256);
+  assert(reinterpret_cast<uintptr_t>(workspace) % 256 == 0);
   auto matmul = std::unique_ptr<Matmul>(new Matmul(workspace, workspace_bytes, kernels, options));
   absl::Status status = ToStatus(cublasLtCreate(&matmul->handle_), "cublasLtCreate");
   if (!status.ok()) return status;

@@ -336,6 +336,21 @@ TEST_P(CudaDeviceTest, FinishesItsStreamsBeforeItIsDestroyedAndGivesEverythingBa
   EXPECT_EQ(live.events, 0);
 }
 
+TEST_P(CudaDeviceTest, LeavesItsThreadNoErrorWhenItHasWaitedForItsStreams) {
+  Abort abort;
+  auto device = MakeDevice(abort);
+  fake_cuda::Hold(true);
+  Launch(*device, kToHost, [] {});
+  std::thread later([] {
+    while (fake_cuda::Calls()["cudaStreamQuery"] < 5) std::this_thread::yield();
+    fake_cuda::Hold(false);
+  });
+  device.reset();
+  later.join();
+  // The next device of the thread would take it for one of its own.
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
 TEST_P(CudaDeviceTest, ReservesItsMemoryOnceForTheWholeRun) {
   Abort abort;
   CudaDeviceOptions options = Options();

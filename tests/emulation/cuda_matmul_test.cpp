@@ -302,6 +302,14 @@ TEST_F(CudaMatmul, ChoosesAnAlgorithmOnceForEachShapeAndAlignment) {
   EXPECT_EQ(counts.products, 7);
 }
 
+// Buffers of a pool begin on 128 bytes, every other one on 256.
+TEST_F(CudaMatmul, ChoosesTheSameAlgorithmWhereverThePoolHasABuffer) {
+  auto matmul = Make();
+  const MatmulCall call = {.rows = 8, .columns = 16, .inner = 4};
+  for (const int64_t shift : {0, 32, 64}) Check(*matmul, call, shift);
+  EXPECT_EQ(matmul->counts().shapes, 1);
+}
+
 TEST_F(CudaMatmul, UsesTf32OnlyWhenAskedAndOnlyForFp32) {
   for (const bool tf32 : {false, true}) {
     auto matmul = Make({.tf32 = tf32});
