@@ -445,10 +445,10 @@ std::string CudaDevice::WaitingFor(StreamId stream) const {
   return waiting_for_[static_cast<size_t>(stream)];
 }
 
-void CudaDevice::SetWaitingFor(StreamId stream, std::string what) {
+void CudaDevice::SetWaitingFor(StreamId stream, std::string_view what) {
   if (abort_.failed()) return;  // it stays what it was
   const std::lock_guard<std::mutex> lock(mutex_);
-  waiting_for_[static_cast<size_t>(stream)] = std::move(what);
+  waiting_for_[static_cast<size_t>(stream)] = what;
 }
 
 }  // namespace zerobox::cuda

@@ -57,7 +57,7 @@ class CudaDevice final : public Device {
   absl::Status status() const override;
   void StopStreams() override;
   std::string WaitingFor(StreamId stream) const override;
-  void SetWaitingFor(StreamId stream, std::string what) override;
+  void SetWaitingFor(StreamId stream, std::string_view what) override;
 
   // Calls `start`, which puts work into the stream and returns what goes wrong with that, unless
   // the device or the run has failed. The one place where the runtime's own error is asked for.

@@ -106,7 +106,7 @@ class Device {
   // was then. For the report of a failed run, and for tests that must know that a thread has
   // arrived at a wait. Thread-safe.
   virtual std::string WaitingFor(StreamId) const { return ""; }
-  virtual void SetWaitingFor(StreamId, std::string) {}
+  virtual void SetWaitingFor(StreamId, std::string_view) {}
 };
 
 }  // namespace zerobox

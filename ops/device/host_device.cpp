@@ -288,12 +288,12 @@ std::string HostDevice::WaitingFor(StreamId stream) const {
   return state_->waiting_for[static_cast<size_t>(stream)];
 }
 
-void HostDevice::SetWaitingFor(StreamId stream, std::string what) {
+void HostDevice::SetWaitingFor(StreamId stream, std::string_view what) {
   // What was waited for when the run failed stays named, also while the queues run empty.
   if (abort_.failed()) return;
   const UnorderedScope scope;
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->waiting_for[static_cast<size_t>(stream)] = std::move(what);
+  state_->waiting_for[static_cast<size_t>(stream)] = what;
 }
 
 }  // namespace zerobox

@@ -69,7 +69,7 @@ class HostDevice final : public Device {
   int threads(StreamId stream = StreamId::kCompute) const;
 
   std::string WaitingFor(StreamId stream) const override;
-  void SetWaitingFor(StreamId stream, std::string what) override;
+  void SetWaitingFor(StreamId stream, std::string_view what) override;
 
   Abort& abort() { return abort_; }
   int rank() const { return options_.rank; }
