@@ -266,13 +266,14 @@ $(out)/bench/%: $(out)/obj/bench/%.o $(library) | $(build_info_object)
 	$(q)$(link) $^ $| $(libraries) -o $@
 
 # clang-tidy takes seconds a file, so a file that passed is looked at again only when it or a header of it changes.
-tidy_sources := $(library_sources) $(main_source) $(bench_sources)
+tidy_sources := $(library_sources) $(main_source) $(bench_sources) $(if $(cuda_include),$(ops_cuda_device_sources))
+tidy_flags = $(cpp_flags) $(cuda_include:%=-isystem %) -std=c++20
 tidy: $(tidy_sources:%=build/tidy/%.passed)
 build/tidy/%.passed: % .clang-tidy
 	@mkdir -p $(@D)
 	$(call say,tidy  ,$<)
-	@$(CXX) $(cpp_flags) -std=c++20 -MM -MP -MT $@ -MF $(@:.passed=.d) $<
-	@clang-tidy --quiet $< -- $(cpp_flags) -std=c++20 -Wall -Wextra -Wno-missing-field-initializers >$(@:.passed=.log) 2>&1 \
+	@$(CXX) $(tidy_flags) -MM -MP -MT $@ -MF $(@:.passed=.d) $<
+	@clang-tidy --quiet $< -- $(tidy_flags) -Wall -Wextra -Wno-missing-field-initializers >$(@:.passed=.log) 2>&1 \
 	  || { grep -v 'warnings generated' $(@:.passed=.log); exit 1; }
 	@touch $@
 

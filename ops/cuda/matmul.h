@@ -99,7 +99,7 @@ class Matmul {
     DType in, out;
     Epilogue epilogue;
     uint32_t a_alignment, b_alignment, d_alignment, bias_alignment, aux_alignment;
-    friend auto operator<=>(const Shape&, const Shape&) = default;
+    friend auto operator<=>(const Shape&, const Shape&) = default;  // NOLINT(modernize-use-nullptr)
   };
   // Descriptors, and the algorithm: if there is none, the shape is not supported.
   struct Plan;
