@@ -316,12 +316,14 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   });
 }
 
+// Where it fails the event is gone too, with the device that is broken.
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return Call("cudaEventDestroy", [&](Machine& machine) {
-    delete event;
+  const cudaError_t error = Call("cudaEventDestroy", [&](Machine& machine) {
     --machine.live_events;
     return cudaSuccess;
   });
+  delete event;
+  return error;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
