@@ -38,6 +38,9 @@ struct CudaDeviceOptions {
   std::string drop_wait = {};
 };
 
+// Channels of the largest attention head that the kernels are made for.
+inline constexpr int64_t kMostGpuHeadChannels = 128;
+
 // This build has the CUDA device.
 bool BuiltWithCuda();
 // The GPUs of this machine, 1 or more. Unimplemented in a build without CUDA; Unavailable, with the

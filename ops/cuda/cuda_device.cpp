@@ -132,10 +132,9 @@ absl::Status CudaDevice::SetUp() {
 absl::Status CudaDevice::Reserve() {
   regions_ = options_.regions;
   host_regions_ = options_.host_regions;
-  workspace_bytes_ =
-      std::max(options_.workspace_bytes, OpsWorkspaceBytes(options_.sizes, multiprocessors_));
-  workspace_bytes_ =
-      (workspace_bytes_ + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
+  RegionBytes workspace = {
+      std::max(options_.workspace_bytes, OpsWorkspaceBytes(options_.sizes, multiprocessors_))};
+  workspace_bytes_ = RoundUpRegions(workspace);
   const int64_t bytes = workspace_bytes_ + RoundUpRegions(regions_);
   void* memory = nullptr;
   absl::Status status = ToStatus(cudaMalloc(&memory, static_cast<size_t>(bytes)), "cudaMalloc");
