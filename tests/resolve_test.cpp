@@ -165,6 +165,15 @@ TEST(Resolve, TakesHostDevicesWhereMoreAreWantedThanOneGpu) {
               testing::AllOf(HasSubstr("--device=cuda with --devices=2"), HasSubstr("one GPU")));
 }
 
+TEST(Resolve, RefusesHeadsThatTheGpusKernelsAreNotMadeFor) {
+  EXPECT_EQ(ErrorOf({"--n_embd=512", "--n_head=4"}, kMachineWithGpus), "");
+  EXPECT_EQ(ErrorOf({"--n_embd=520", "--n_head=4", "--device=host"}, kMachineWithGpus), "");
+  EXPECT_THAT(ErrorOf({"--n_embd=520", "--n_head=4"}, kMachineWithGpus),
+              testing::AllOf(HasSubstr("--n_embd=520 with --n_head=4"),
+                             HasSubstr("at most 128 channels on a GPU, found 130"),
+                             HasSubstr("--n_head=5 would do")));
+}
+
 TEST(Resolve, AsksForGpusOnlyWhereTheyMayBeUsed) {
   int asked = 0;
   const Machine machine = {.cores = 6,

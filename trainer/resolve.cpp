@@ -307,6 +307,19 @@ absl::Status ResolveMemory(Resolver& resolver, TrainSettings& settings) {
   return absl::OkStatus();
 }
 
+absl::Status CheckHeads(const TrainSettings& settings) {
+  const int64_t n_embd = settings.model.n_embd, n_head = settings.model.n_head;
+  if (settings.device != "cuda" || n_embd / n_head <= kMostGpuHeadChannels) {
+    return absl::OkStatus();
+  }
+  int64_t enough = (n_embd + kMostGpuHeadChannels - 1) / kMostGpuHeadChannels;
+  while (n_embd % enough != 0) ++enough;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--n_embd=", n_embd, " with --n_head=", n_head, ": wanted heads of at most ",
+                   kMostGpuHeadChannels, " channels on a GPU, found ", n_embd / n_head,
+                   "; --n_head=", enough, " would do, or --device=host"));
+}
+
 absl::Status CheckSizes(const TrainSettings& settings) {
   if (const double bytes = RoughBytesOfOneDevice(settings); !(bytes < kAbsurdBytes)) {
     const ModelConfig& model = settings.model;
@@ -409,6 +422,7 @@ absl::StatusOr<ResolvedTrain> ResolveTrain(const CommandLine& line, const Machin
   if (absl::Status status = ResolveSchedule(resolver, settings); !status.ok()) return status;
   if (absl::Status status = ResolveTypes(resolver, resolved); !status.ok()) return status;
   if (absl::Status status = ResolveMemory(resolver, settings); !status.ok()) return status;
+  if (absl::Status status = CheckHeads(settings); !status.ok()) return status;
   if (absl::Status status = CheckSizes(settings); !status.ok()) return status;
   if (settings.data.empty() && !settings.dry_run) {
     return absl::InvalidArgumentError(

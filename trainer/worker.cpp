@@ -57,14 +57,19 @@ absl::Status Worker::MakeDevice() {
   regions[static_cast<int>(Region::kPersistent)] += run_.hooks.extra_bytes;
   const int host_threads = settings_.offload_optimizer ? settings_.threads_per_device() : 1;
   if (settings_.device == "cuda") {
-    auto device = MakeCudaDevice({.rank = rank_,
-                                  .gpu = rank_,
-                                  .regions = regions,
-                                  .host_regions = plan.host_regions,
-                                  .threads = settings_.threads_per_device(),
-                                  .recorder = run_.hooks.recorder,
-                                  .drop_wait = run_.hooks.drop_wait},
-                                 run_.abort);
+    const ModelConfig& model = settings_.model;
+    auto device =
+        MakeCudaDevice({.rank = rank_,
+                        .gpu = rank_,
+                        .regions = regions,
+                        .host_regions = plan.host_regions,
+                        .threads = settings_.threads_per_device(),
+                        .sizes = {.shape = {settings_.micro_batch, model.seq_len, model.n_embd},
+                                  .heads = model.n_head,
+                                  .vocabulary = model.vocab_size},
+                        .recorder = run_.hooks.recorder,
+                        .drop_wait = run_.hooks.drop_wait},
+                       run_.abort);
     if (!device.ok()) return device.status();
     device_ = *std::move(device);
     // One rank has nothing to send.

@@ -25,7 +25,6 @@
 #include "trainer/command_line.h"
 #include "trainer/fit.h"
 #include "trainer/resolve.h"
-#include "trainer/tables.h"
 #include "trainer/train.h"
 
 namespace zerobox::gpu_check {
@@ -120,18 +119,15 @@ absl::StatusOr<Outcome> TrainWith(std::vector<std::string> flags, int64_t profil
   flags.push_back(absl::StrCat("--data=", (*data)->path()));
   const absl::StatusOr<CommandLine> line = ParseArguments(kTrainCommand, flags);
   if (!line.ok()) return line.status();
-  const absl::StatusOr<ResolvedTrain> resolved = ResolveTrain(*line, ThisMachine());
+  const Machine machine = ThisMachine();
+  const absl::StatusOr<ResolvedTrain> resolved = ResolveTrain(*line, machine);
   if (!resolved.ok()) return resolved.status();
   const TrainSettings& settings = resolved->settings;
   Outcome outcome;
   absl::StatusOr<RunPlan> plan = PlanRun(settings);
   if (!plan.ok()) return plan.status();
   outcome.plan = *std::move(plan);
-  // Not CheckFit: it takes all memory for the machine's own.
-  if (LargestReservation(outcome.plan) > settings.device_memory_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("it needs ", LargestReservation(outcome.plan), " bytes"));
-  }
+  if (absl::Status fit = CheckFit(settings, outcome.plan, machine); !fit.ok()) return fit;
   // A tenth is held out.
   const int64_t sequences = settings.steps * settings.global_batch() * 9 / 8 + 8;
   absl::Status written =

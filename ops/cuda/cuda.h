@@ -13,8 +13,15 @@
 #include "ops/device/abort.h"
 #include "ops/device/device.h"
 #include "ops/device/recorder.h"
+#include "ops/ops.h"
 
 namespace zerobox {
+
+// Of a micro-batch, what the size of the ops' workspace depends on.
+struct CudaOpsSizes {
+  SequenceShape shape{};
+  int64_t heads = 1, vocabulary = 1;
+};
 
 struct CudaDeviceOptions {
   int rank = 0;                // names the device in messages and in the recorder
@@ -22,12 +29,17 @@ struct CudaDeviceOptions {
   RegionBytes regions{};       // what to reserve, from the plan
   RegionBytes host_regions{};  // the same of the host side: pinned memory
   int threads = 1;             // of the kernels on the host side
-  // Beside the regions: what cuBLASLt and the kernels of the compute stream use as they like.
+  // Beside the regions: what cuBLASLt and the kernels of the compute stream use as they like. At
+  // least so much, and more where ops of these sizes want it.
   int64_t workspace_bytes = int64_t{32} << 20;
+  CudaOpsSizes sizes{};
   Recorder* recorder = nullptr;
   // For tests. Wait and HostWait ignore this edge: "EVENT -> STREAM", or "EVENT -> host".
   std::string drop_wait = {};
 };
+
+// Channels of the largest attention head that the kernels are made for.
+inline constexpr int64_t kMostGpuHeadChannels = 128;
 
 // This build has the CUDA device.
 bool BuiltWithCuda();

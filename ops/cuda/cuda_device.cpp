@@ -132,7 +132,10 @@ absl::Status CudaDevice::SetUp() {
 absl::Status CudaDevice::Reserve() {
   regions_ = options_.regions;
   host_regions_ = options_.host_regions;
-  const int64_t bytes = options_.workspace_bytes + RoundUpRegions(regions_);
+  RegionBytes workspace = {
+      std::max(options_.workspace_bytes, OpsWorkspaceBytes(options_.sizes, multiprocessors_))};
+  workspace_bytes_ = RoundUpRegions(workspace);
+  const int64_t bytes = workspace_bytes_ + RoundUpRegions(regions_);
   void* memory = nullptr;
   absl::Status status = ToStatus(cudaMalloc(&memory, static_cast<size_t>(bytes)), "cudaMalloc");
   if (!status.ok()) {
@@ -157,7 +160,7 @@ absl::Status CudaDevice::Reserve() {
   for (int i = 0; i < kStreams; ++i) {
     streams_[static_cast<size_t>(i)].staging = pinned_memory_ + i * kStagingBytes;
   }
-  pool_ = std::make_unique<MemoryPool>(device_memory_ + options_.workspace_bytes, regions_);
+  pool_ = std::make_unique<MemoryPool>(device_memory_ + workspace_bytes_, regions_);
   host_pool_ = std::make_unique<MemoryPool>(pinned_memory_ + staging, host_regions_);
   pool_->set_recorder(options_.recorder, options_.rank);
   return absl::OkStatus();
@@ -318,10 +321,10 @@ void CUDART_CB CudaDevice::RunHostFunction(void* host_function) {
 }
 
 absl::StatusOr<void*> CudaDevice::Workspace(int64_t bytes) const {
-  if (bytes <= options_.workspace_bytes) return workspace();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("a kernel wanted a workspace of ", bytes, " bytes, and there are ",
-                   options_.workspace_bytes, ". Use a smaller micro-batch"));
+  if (bytes <= workspace_bytes_) return workspace();
+  return absl::ResourceExhaustedError(absl::StrCat("a kernel wanted a workspace of ", bytes,
+                                                   " bytes, and there are ", workspace_bytes_,
+                                                   ". Use a smaller micro-batch"));
 }
 
 bool CudaDevice::IsPinned(const void* data) const {

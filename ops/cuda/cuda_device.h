@@ -74,7 +74,7 @@ class CudaDevice final : public Device {
   // ResourceExhausted when it is smaller than that.
   absl::StatusOr<void*> Workspace(int64_t bytes) const;
   void* workspace() const { return device_memory_; }
-  int64_t workspace_bytes() const { return options_.workspace_bytes; }
+  int64_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
   // Of each stream, pinned: through it goes memory that is not.
@@ -115,6 +115,7 @@ class CudaDevice final : public Device {
   Abort& abort_;
   RegionBytes regions_{}, host_regions_{};
   int multiprocessors_ = 0;
+  int64_t workspace_bytes_ = 0;
   std::byte* device_memory_ = nullptr;  // the workspace, then the pool
   std::byte* pinned_memory_ = nullptr;  // staging memory, then the host side's pool
   int64_t pinned_bytes_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstdint>
 #include <string_view>
@@ -463,6 +464,14 @@ class CudaOps final : public Ops {
 };
 
 }  // namespace
+
+int64_t OpsWorkspaceBytes(const CudaOpsSizes& sizes, int multiprocessors) {
+  const SequenceShape& shape = sizes.shape;
+  return std::max({EmbeddingBackwardWorkspace(shape, sizes.vocabulary),
+                   SizeOf(DType::kFloat32) * AttentionBackwardWorkspace(shape, sizes.heads),
+                   SizeOf(DType::kFloat32) *
+                       LayerNormBackwardWorkspace(shape.rows(), shape.channels, multiprocessors)});
+}
 
 absl::StatusOr<std::unique_ptr<Ops>> MakeCudaOps(CudaDevice& device) {
   auto ops = std::make_unique<CudaOps>(device);

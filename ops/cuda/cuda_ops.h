@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "ops/cuda/cuda.h"
 #include "ops/ops.h"
 
 namespace zerobox::cuda {
@@ -15,6 +16,10 @@ class CudaDevice;
 
 // Kernels that run on the compute stream of `device`, which outlives them.
 absl::StatusOr<std::unique_ptr<Ops>> MakeCudaOps(CudaDevice& device);
+
+// The largest workspace of an op on a micro-batch of these sizes, and so on a smaller one, on the
+// current device. (Those of the others do not grow with it: a megabyte will do.)
+int64_t OpsWorkspaceBytes(const CudaOpsSizes& sizes, int multiprocessors);
 
 }  // namespace zerobox::cuda
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 
+#include "ops/cuda/cuda.h"
 #include "ops/cuda/kernels.h"
 #include "tests/emulation/kernel_test.h"
 
@@ -141,8 +142,9 @@ TEST(AttentionLaunchers, LaunchNothingForNoSequencesAndRefuseLargeHeads) {
   float* none = nullptr;
   const float* nothing = nullptr;
   EXPECT_EQ(cuda::AttentionForward(nullptr, none, none, nothing, {0, 4, 32}, 1, {}), cudaSuccess);
-  EXPECT_EQ(cuda::AttentionForward(nullptr, none, none, nothing, {1, 4, 129}, 1, {}),
-            cudaErrorInvalidValue);
+  EXPECT_EQ(
+      cuda::AttentionForward(nullptr, none, none, nothing, {1, 4, kMostGpuHeadChannels + 1}, 1, {}),
+      cudaErrorInvalidValue);
   EXPECT_EQ(cuda::AttentionBackward(nullptr, none, nothing, nothing, nothing, nothing, {0, 4, 32},
                                     1, {}, none),
             cudaSuccess);

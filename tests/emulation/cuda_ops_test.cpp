@@ -85,6 +85,21 @@ TEST(CudaOps, AFailedLaunchIsTheDevicesFailureAndNamesTheOp) {
   EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
 }
 
+TEST(CudaOps, HaveTheWorkspaceThatTheMicroBatchWants) {
+  fake_cuda::Reset({});
+  Abort abort;
+  auto device = MakeCudaDevice(
+      {.regions = kRegions,
+       .workspace_bytes = 1000,
+       .sizes = {.shape = kShape.sequence, .heads = kShape.heads, .vocabulary = kShape.vocabulary}},
+      abort);
+  ASSERT_TRUE(device.ok()) << device.status();
+  OpsNetwork network(**device, kShape, {DType::kFloat32, DType::kFloat32});
+  network.Run();
+  EXPECT_TRUE(network.Read().ok()) << (*device)->status();
+  EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
+}
+
 TEST(CudaOps, AWorkspaceThatIsTooSmallIsTheDevicesFailure) {
   fake_cuda::Reset({});
   Abort abort;
