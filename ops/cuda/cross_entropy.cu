@@ -31,9 +31,9 @@ constexpr int kManyThreads = 1024;
 constexpr int kFewThreads = 128;
 // Of one multiprocessor; with 2048 each has at most 32 registers. Some generations hold fewer.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-constexpr int kResidentThreads = 1536;
+[[maybe_unused]] constexpr int kResidentThreads = 1536;
 #else
-constexpr int kResidentThreads = 2048;
+[[maybe_unused]] constexpr int kResidentThreads = 2048;
 #endif
 constexpr float kLog2E = 1.44269504f;
 
