@@ -165,6 +165,13 @@ TEST(Resolve, TakesHostDevicesWhereMoreAreWantedThanOneGpu) {
               testing::AllOf(HasSubstr("--device=cuda with --devices=2"), HasSubstr("one GPU")));
 }
 
+TEST(Resolve, TakesTf32OnAGpuOnly) {
+  EXPECT_FALSE(Resolve({"--dtype=fp32"}, "book.txt", kMachineWithGpus)->settings.tf32);
+  EXPECT_TRUE(Resolve({"--dtype=fp32", "--tf32"}, "book.txt", kMachineWithGpus)->settings.tf32);
+  EXPECT_THAT(ErrorOf({"--tf32", "--device=host"}, kMachineWithGpus),
+              testing::AllOf(HasSubstr("--tf32 with --device=host"), HasSubstr("wanted a GPU")));
+}
+
 TEST(Resolve, RefusesHeadsThatTheGpusKernelsAreNotMadeFor) {
   EXPECT_EQ(ErrorOf({"--n_embd=512", "--n_head=4"}, kMachineWithGpus), "");
   EXPECT_EQ(ErrorOf({"--n_embd=520", "--n_head=4", "--device=host"}, kMachineWithGpus), "");

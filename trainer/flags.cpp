@@ -109,6 +109,10 @@ ZEROBOX_FLAG(std::string, dtype, "fp32",
              "optimizer's master weights stay in fp32.",
              .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
              .placeholder = "fp32|bf16", .default_text = "fp32; with a GPU bf16");
+ZEROBOX_FLAG(bool, tf32, false,
+             "On a GPU, fp32 matrix products in TF32: inputs with 10 bits of mantissa, on tensor "
+             "cores. bf16 products are the same with and without.",
+             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand, .placeholder = "");
 ZEROBOX_FLAG(std::string, grad_accum_dtype, "auto",
              "Type in which gradients are kept and sent; auto is that of --dtype with one "
              "micro-batch a step, else fp32.",

@@ -90,6 +90,7 @@ ABSL_DECLARE_FLAG(zerobox::Bytes, device_memory);
 ABSL_DECLARE_FLAG(int64_t, zero_stage);
 ABSL_DECLARE_FLAG(zerobox::Bytes, bucket_bytes);
 ABSL_DECLARE_FLAG(std::string, dtype);
+ABSL_DECLARE_FLAG(bool, tf32);
 ABSL_DECLARE_FLAG(std::string, grad_accum_dtype);
 ABSL_DECLARE_FLAG(std::string, activation_checkpointing);
 ABSL_DECLARE_FLAG(std::string, offload);

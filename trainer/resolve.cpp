@@ -233,6 +233,12 @@ absl::Status ResolveTypes(Resolver& resolver, ResolvedTrain& resolved) {
                          cuda ? "leave the flag out for bf16" : "leave the flag out for fp32");
   }
   settings.dtype = dtype == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+  settings.tf32 = resolver.ZEROBOX_TAKE(tf32);
+  if (settings.tf32 && !cuda) {
+    return absl::InvalidArgumentError(
+        "--tf32 with --device=host: wanted a GPU, whose tensor cores have TF32, found host "
+        "devices; leave --tf32 out, or give --device=cuda");
+  }
   const std::string gradients = resolver.ZEROBOX_TAKE(grad_accum_dtype);
   if (gradients != "auto" && gradients != "bf16" && gradients != "fp32") {
     return UnknownChoice("grad_accum_dtype", gradients, "auto, bf16 or fp32",

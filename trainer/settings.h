@@ -56,6 +56,7 @@ struct TrainSettings {
   int zero_stage = 0;
   DType dtype = DType::kFloat32;             // of parameters and activations
   DType grad_accum_dtype = DType::kFloat32;  // of gradients, kept and sent
+  bool tf32 = false;                         // of fp32 products on a GPU
   int64_t bucket_bytes = int64_t{25} << 20;
   ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::kNone;
   bool offload_optimizer = false;

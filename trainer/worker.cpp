@@ -67,6 +67,7 @@ absl::Status Worker::MakeDevice() {
                         .sizes = {.shape = {settings_.micro_batch, model.seq_len, model.n_embd},
                                   .heads = model.n_head,
                                   .vocabulary = model.vocab_size},
+                        .tf32 = settings_.tf32,
                         .recorder = run_.hooks.recorder,
                         .drop_wait = run_.hooks.drop_wait},
                        run_.abort);

@@ -32,8 +32,6 @@
 
 namespace zerobox::cuda {
 
-constexpr float kLog2E = 1.44269504f;
-
 // The shape, as kernels take it; and where the block's head, blockIdx.y of sequence blockIdx.z, is.
 struct Heads {
   int positions;                   // T

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const BFloat16* const queries = qkv + heads.InQkv();
   const BFloat16* const keys = queries + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
-  const float to_log2 = heads.scale * kLog2E;
+  const float to_log2 = heads.scale * gpu::kLog2E;
   const auto stage = [&](int tile) { return stages + tile % 2 * 2 * kKeys * kPitch<D>; };
   const auto fetch = [&](int tile) {
     FetchTile<D, kKeys>(stage(tile), keys, stride, tile * kKeys, heads);
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const BFloat16* const queries = qkv + heads.InQkv();
   const BFloat16* const keys = queries + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
-  const float to_log2 = heads.scale * kLog2E;
+  const float to_log2 = heads.scale * gpu::kLog2E;
   const auto stage = [&](int tile) { return stages + tile % 2 * 2 * kKeys * kPitch<D>; };
   const auto fetch = [&](int tile) {
     FetchTile<D, kKeys>(stage(tile), keys, stride, tile * kKeys, heads);
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int64_t in_out = heads.InOut() + query * heads.out_stride;
       const int64_t in_statistics = heads.InStatistics() + query;
       row_dots[i][half] = RowDot<D>(dout + in_out, out + in_out, exists, heads);
-      log2_sums[i][half] = exists ? logsumexp[in_statistics] * kLog2E : INFINITY;  // P = 0
+      log2_sums[i][half] = exists ? logsumexp[in_statistics] * gpu::kLog2E : INFINITY;  // P = 0
       if (q == 0 && exists) dots[in_statistics] = row_dots[i][half];
     }
   }
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const BFloat16* const queries = qkv + heads.InQkv();
   const BFloat16* const keys = queries + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
-  const float to_log2 = heads.scale * kLog2E;
+  const float to_log2 = heads.scale * gpu::kLog2E;
   const auto stage = [&](int tile) { return stages + tile % 2 * 2 * kQueries * kPitch<D>; };
   const auto fetch = [&](int tile) {
     FetchTile<D, kQueries>(stage(tile), queries, stride, tile * kQueries, heads);
@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (i >= 2 * kQueries) return 0.0f;
     const float* const from = i < kQueries ? logsumexp : dots;
     if (query < heads.positions) {
-      return from[heads.InStatistics() + query] * (i < kQueries ? kLog2E : 1.0f);
+      return from[heads.InStatistics() + query] * (i < kQueries ? gpu::kLog2E : 1.0f);
     }
     return i < kQueries ? INFINITY : 0.0f;
   };

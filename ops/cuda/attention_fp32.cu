@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const float* const keys = queries + heads.out_stride;
   const float* const values = keys + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
-  const float to_log2 = heads.scale * kLog2E;
+  const float to_log2 = heads.scale * gpu::kLog2E;
 
   const auto q = exists ? Row<D>::Load(queries + query * stride, heads) : Row<D>::Zeros();
   auto sums = Row<D>::Zeros();
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const float* const keys = queries + heads.out_stride;
   const float* const values = keys + heads.out_stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
-  const float to_log2 = heads.scale * kLog2E;
+  const float to_log2 = heads.scale * gpu::kLog2E;
 
   auto q = Row<D>::Zeros(), dy = q, y = q, dq = q;
   float log2_sum = INFINITY;  // so that P is 0
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     q = Row<D>::Load(queries + query * stride, heads);
     dy = Row<D>::Load(dout + in_out, heads);
     y = Row<D>::Load(out + in_out, heads);
-    log2_sum = logsumexp[heads.InStatistics() + query] * kLog2E;
+    log2_sum = logsumexp[heads.InStatistics() + query] * gpu::kLog2E;
   }
   const float dot = Dot(dy, y);
   if (exists && lane == 0) dots[heads.InStatistics() + query] = dot;
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const float* const queries = qkv + heads.InQkv();
   const float* const key_row = queries + heads.out_stride + key * stride;
   const int64_t sample = kDropout ? heads.dropout.samples[blockIdx.z] : 0;
-  const float to_log2 = heads.scale * kLog2E;
+  const float to_log2 = heads.scale * gpu::kLog2E;
 
   auto k = Row<D>::Zeros(), v = k, dk = k, dv = k;
   if (exists) {
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int query = query0 + static_cast<int>(threadIdx.x);
       const bool there = query < heads.positions;
       const int64_t i = heads.InStatistics() + query;
-      statistics[0][threadIdx.x] = there ? logsumexp[i] * kLog2E : INFINITY;
+      statistics[0][threadIdx.x] = there ? logsumexp[i] * gpu::kLog2E : INFINITY;
       statistics[1][threadIdx.x] = there ? dots[i] : 0.0f;
     }
     __syncthreads();

@@ -35,7 +35,6 @@ constexpr int kFewThreads = 128;
 #else
 [[maybe_unused]] constexpr int kResidentThreads = 2048;
 #endif
-constexpr float kLog2E = 1.44269504f;
 
 // The packs of a row. Pack i holds elements Start(i) .. Start(i) + 7, of which some at the ends may
 // be outside [0, size).
@@ -82,7 +81,7 @@ struct RowPacks {
 __device__ __forceinline__ float Finite(float m) { return m == -INFINITY ? 0.0f : m; }
 // e^(z - m). The difference comes first: z log2(e) - m log2(e) would round both.
 __device__ __forceinline__ float Exponential(float z, float m) {
-  return gpu::Exp2Approx((z - m) * kLog2E);
+  return gpu::Exp2Approx((z - m) * gpu::kLog2E);
 }
 
 struct Statistics {

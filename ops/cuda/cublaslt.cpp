@@ -21,8 +21,8 @@ struct Library {
   Library() {
     const std::string name = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR);
     std::vector<std::string> places = {name};
-    if (const char* home = std::getenv("CUDA_HOME");
-        home != nullptr) {  // NOLINT(concurrency-mt-unsafe)
+    const char* const home = std::getenv("CUDA_HOME");  // NOLINT(concurrency-mt-unsafe)
+    if (home != nullptr) {
       places.push_back(absl::StrCat(home, "/lib64/", name));
     }
     places.push_back(absl::StrCat("/usr/local/cuda/lib64/", name));

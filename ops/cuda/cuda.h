@@ -33,6 +33,7 @@ struct CudaDeviceOptions {
   // least so much, and more where ops of these sizes want it.
   int64_t workspace_bytes = int64_t{32} << 20;
   CudaOpsSizes sizes{};
+  bool tf32 = false;  // fp32 matrix products in TF32
   Recorder* recorder = nullptr;
   // For tests. Wait and HostWait ignore this edge: "EVENT -> STREAM", or "EVENT -> host".
   std::string drop_wait = {};

@@ -463,7 +463,7 @@ bool BuiltWithCuda() { return true; }
 absl::StatusOr<int> CountGpus() {
   // The program has one thread still. A kernel that is loaded at its first launch may wait for the
   // GPU to be idle, which it never is in a collective.
-  (void)setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
+  (void)setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/1);  // NOLINT(concurrency-mt-unsafe)
   int count = 0;
   const absl::Status status = cuda::ToStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   if (status.ok() && count > 0) return count;

@@ -75,6 +75,7 @@ class CudaDevice final : public Device {
   absl::StatusOr<void*> Workspace(int64_t bytes) const;
   void* workspace() const { return device_memory_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
+  bool tf32() const { return options_.tf32; }
 
  private:
   // Of each stream, pinned: through it goes memory that is not.

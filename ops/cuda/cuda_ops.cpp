@@ -118,7 +118,8 @@ class CudaOps final : public Ops {
  public:
   explicit CudaOps(CudaDevice& device) : device_(device), epilogues_(device) {}
   absl::Status SetUp() {
-    auto matmul = Matmul::Make(device_.workspace(), device_.workspace_bytes(), epilogues_);
+    auto matmul = Matmul::Make(device_.workspace(), device_.workspace_bytes(), epilogues_,
+                               {.tf32 = device_.tf32()});
     if (!matmul.ok()) return matmul.status();
     matmul_ = *std::move(matmul);
     return absl::OkStatus();

@@ -21,11 +21,10 @@ namespace {
 
 constexpr float kTwoSqrt2OverPi = 1.59576912f;
 constexpr float kCubic = 0.044715f;
-constexpr float kLog2E = 1.44269504f;
 
 // e^-2u, at most 2^115: so that s = 1 / (1 + e) is a normal number.
 __device__ __forceinline__ float ExpMinus2U(float x) {
-  const float power = (-kTwoSqrt2OverPi * kLog2E) * x * fmaf(kCubic * x, x, 1.0f);
+  const float power = (-kTwoSqrt2OverPi * gpu::kLog2E) * x * fmaf(kCubic * x, x, 1.0f);
   // Not fminf, which would give 115 for NaN.
   return gpu::Exp2Approx(power > 115.0f ? 115.0f : power);
 }

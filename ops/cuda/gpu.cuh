@@ -149,6 +149,8 @@ __device__ __forceinline__ float2 UnpackBFloat16(uint32_t pair) {
   return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
+constexpr float kLog2E = 1.44269504f;  // e^x = 2^(x kLog2E)
+
 // 2^x in one instruction, with a relative error of at most 2^-22; results below 2^-126 are 0, and
 // 2^-inf is exactly 0. exp2f adds two instructions for a wider range.
 __device__ __forceinline__ float Exp2Approx(float x) {

@@ -11,6 +11,7 @@
 
 #include "ops/cuda/cuda.h"
 #include "ops/device/host_device.h"
+#include "tests/emulation/fake_cublaslt.h"
 #include "tests/emulation/fake_runtime.h"
 #include "tests/ops_network.h"
 
@@ -83,6 +84,22 @@ TEST(CudaOps, AFailedLaunchIsTheDevicesFailureAndNamesTheOp) {
     }
   }
   EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
+}
+
+TEST(CudaOps, MultiplyInTf32OnlyWhenAsked) {
+  for (const bool tf32 : {false, true}) {
+    fake_cuda::Reset({});
+    Abort abort;
+    auto device = MakeCudaDevice({.regions = kRegions, .tf32 = tf32}, abort);
+    ASSERT_TRUE(device.ok()) << device.status();
+    (void)fake_cublaslt::TakeCounts();
+    OpsNetwork network(**device, kShape, {DType::kFloat32, DType::kFloat32});
+    network.Run();
+    ASSERT_TRUE(network.Read().ok()) << (*device)->status();
+    const fake_cublaslt::Counts counts = fake_cublaslt::TakeCounts();
+    EXPECT_GE(counts.products, 10);
+    EXPECT_EQ(counts.tf32_products, tf32 ? counts.products : 0);
+  }
 }
 
 TEST(CudaOps, HaveTheWorkspaceThatTheMicroBatchWants) {
