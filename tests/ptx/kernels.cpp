@@ -15,14 +15,17 @@
 namespace zerobox::ptx {
 namespace {
 
-// Each kernel must have run when the tests have, in one instance at least.
-class EveryKernel : public testing::Environment {
+// When the tests have run, so must have so many instances of kernels; or each kernel, in one
+// instance at least.
+class KernelsRan : public testing::Environment {
  public:
-  explicit EveryKernel(const Library& library) : library_(library) {}
+  KernelsRan(const Library& library, const KernelTests& tests) : library_(library), tests_(tests) {}
   void TearDown() override {
     const std::vector<std::string> missed = library_.MissedInstances();
-    printf("ptx: %zu of %zu instances of kernels ran\n", library_.instances() - missed.size(),
-           library_.instances());
+    const size_t ran = library_.instances() - missed.size();
+    printf("ptx: %zu of %zu instances of kernels ran\n", ran, library_.instances());
+    EXPECT_GE(ran, tests_.least_instances);
+    if (!tests_.every_kernel) return;
     for (const std::string& instance : missed) printf("ptx: did not run: %s\n", instance.c_str());
     for (const std::string& kernel : library_.MissedKernels()) {
       ADD_FAILURE() << kernel << " was run by no test";
@@ -31,6 +34,7 @@ class EveryKernel : public testing::Environment {
 
  private:
   const Library& library_;
+  const KernelTests tests_;
 };
 
 absl::Status AddSource(Library& library, const std::filesystem::path& source,
@@ -73,7 +77,7 @@ int RunKernelTests(int argc, char** argv, const KernelTests& tests) {
   library.Install();
   if (testing::GTEST_FLAG(filter) == "*") {
     testing::GTEST_FLAG(filter) = tests.filter;
-    if (tests.every_kernel) testing::AddGlobalTestEnvironment(new EveryKernel(library));
+    testing::AddGlobalTestEnvironment(new KernelsRan(library, tests));
   }
   return RUN_ALL_TESTS();
 }

@@ -4,7 +4,9 @@
 #include "tests/ptx/kernels.h"
 
 int main(int argc, char** argv) {
-  return zerobox::ptx::RunKernelTests(
-      argc, argv,
-      {.architecture = "sm_90", .filter = zerobox::ptx::kInEachOrder, .every_kernel = true});
+  return zerobox::ptx::RunKernelTests(argc, argv,
+                                      {.architecture = "sm_90",
+                                       .filter = zerobox::ptx::kInEachOrder,
+                                       .least_instances = 200,
+                                       .every_kernel = true});
 }

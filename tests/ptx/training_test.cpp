@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training on a CUDA device whose kernels are what nvcc makes of them: two of the runs that
-// tests/emulation/cuda_train_test.cpp has, which together call every op of the model.
+// Training on a CUDA device whose kernels are what nvcc makes of them: some of the runs that
+// tests/emulation/cuda_train_test.cpp has.
 #include "tests/ptx/kernels.h"
 
 int main(int argc, char** argv) {
   return zerobox::ptx::RunKernelTests(
       argc, argv,
       {.architecture = "sm_90",
-       .filter = "*GivesTheHosts*/fp32_stage2:*GivesTheHosts*/bf16_stage3",
+       .filter = "*GivesTheHosts*/fp32_stage2:*GivesTheHosts*/bf16_stage3_checkpoints:"
+                 "*GivesTheHosts*/fp32_stage3_optimizer_offloaded",
+       .least_instances = 20,
        .every_kernel = false});
 }
