@@ -17,7 +17,9 @@ absl::StatusOr<Values> Compute(Device& device, const NetworkShape& shape,
                                const NetworkTypes& types) {
   OpsNetwork network(device, shape, types);
   network.Run();
-  return network.Read();
+  absl::StatusOr<Values> values = network.Read();
+  device.StopStreams();  // before the host memory goes that copies may use after a failure
+  return values;
 }
 
 absl::StatusOr<Values> ComputeOnHost(const NetworkShape& shape, const NetworkTypes& types) {

@@ -309,7 +309,10 @@ void CUDART_CB CudaDevice::RunHostFunction(void* host_function) {
   device.host_functions_running_.fetch_add(1, std::memory_order_relaxed);
   Recorder* recorder = function.id < 0 ? nullptr : device.options_.recorder;
   const int rank = device.options_.rank;
-  if (!device.abort_.failed()) {
+  // Kernels behind a copy run after a failure too, and must not find what was there before as
+  // tokens.
+  const bool piece_of_copy = function.id < 0;
+  if (piece_of_copy || !device.abort_.failed()) {
     if (recorder != nullptr) recorder->OnBegin(rank, function.stream, function.name, function.id);
     absl::Status status = Guarded(function.work);
     if (recorder != nullptr) recorder->OnEnd(rank, function.stream, function.name, function.id);

@@ -5,7 +5,7 @@
 //
 // The worker's thread enqueues and goes on. It waits in HostWait alone, which asks for the event
 // again and again and so also sees the run's abort. What was enqueued before a failure still runs,
-// but for host functions.
+// but for host functions other than those of copies.
 #ifndef ZEROBOX_OPS_CUDA_CUDA_DEVICE_H_
 #define ZEROBOX_OPS_CUDA_CUDA_DEVICE_H_
 

@@ -273,6 +273,21 @@ TEST_P(CudaDeviceTest, SkipsEveryStreamsWorkAfterAFailure) {
   }
 }
 
+// Else kernels that were enqueued behind it would read what was there before.
+TEST_P(CudaDeviceTest, ACopyThatWasEnqueuedBeforeAFailureIsWhole) {
+  for (const StreamId stream : kAllStreams) {
+    Reset();
+    Abort abort;
+    auto device = MakeDevice(abort);
+    const Buffer buffer = Floats(*device, 3);
+    const std::vector<float> in = {1, 2, 3};
+    device->CopyFromHost(stream, buffer, in.data());
+    device->Fail(absl::InternalError("broken"));
+    device->StopStreams();
+    EXPECT_EQ(std::vector<float>(buffer.As<float>(), buffer.As<float>() + 3), in);
+  }
+}
+
 TEST_P(CudaDeviceTest, KeepsItsFirstFailureAndTheRunKeepsTheFirstOfAll) {
   fake_cuda::Reset({.devices = 2, .policy = GetParam()});
   Abort abort;
