@@ -82,7 +82,7 @@ run: ## trains on the Jargon File; DATA=my.txt STAGE=2 DEVICES=8 ARGS="--steps=2
 	@exec $(run_command)
 
 test: ## builds and runs the tests; TESTS="layout" only these, BUILD=asan|tsan under a sanitizer, =emu the CUDA kernels
-	@.ci/setup build test
+	@.ci/setup build test $(if $(filter emu-race,$(BUILD)),race)
 ifneq (,$(and $(emulated),$(emulation_missing)))
 	@echo $(call quote,$(emulation_missing))
 else
@@ -91,7 +91,7 @@ else
 endif
 
 check: ## the tests under the sanitizers and those of the CUDA kernels, lint, and the rules for source files
-	@.ci/setup build test lint
+	@.ci/setup build test race lint
 	+@MAKE='$(MAKE)' .ci/check
 
 nvcc: ## compiles the CUDA kernels for sm_80 and sm_90, as `make check` does, and compares their registers with docs/

@@ -92,6 +92,7 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
   EXPECT_EQ(absl::GetFlag(FLAGS_devices), 4);
   EXPECT_EQ(absl::GetFlag(FLAGS_zero_stage), 0);
   EXPECT_EQ(absl::GetFlag(FLAGS_dtype), "fp32");
+  EXPECT_FALSE(absl::GetFlag(FLAGS_tf32));
   EXPECT_EQ(absl::GetFlag(FLAGS_grad_accum_dtype), "auto");
   EXPECT_EQ(absl::GetFlag(FLAGS_activation_checkpointing), "none");
   EXPECT_EQ(absl::GetFlag(FLAGS_offload), "none");
@@ -120,14 +121,15 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
   EXPECT_EQ(absl::GetFlag(FLAGS_top_k), 0);
   std::vector<std::string> names;
   for (const FlagInfo& flag : AllFlags()) names.emplace_back(flag.name);
-  EXPECT_THAT(names, testing::UnorderedElementsAre(
-                         "data", "val_data", "out", "device", "devices", "threads", "device_memory",
-                         "zero_stage", "dtype", "grad_accum_dtype", "activation_checkpointing",
-                         "offload", "logits_bytes", "bucket_bytes", "model", "n_layer", "n_head",
-                         "n_embd", "seq_len", "vocab_size", "dropout", "micro_batch", "grad_accum",
-                         "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "eps",
-                         "grad_clip", "seed", "eval_interval", "eval_batches", "sample_bytes",
-                         "dry_run", "run", "prompt", "bytes", "temperature", "top_k"));
+  EXPECT_THAT(names,
+              testing::UnorderedElementsAre(
+                  "data", "val_data", "out", "device", "devices", "threads", "device_memory",
+                  "zero_stage", "dtype", "tf32", "grad_accum_dtype", "activation_checkpointing",
+                  "offload", "logits_bytes", "bucket_bytes", "model", "n_layer", "n_head", "n_embd",
+                  "seq_len", "vocab_size", "dropout", "micro_batch", "grad_accum", "steps", "lr",
+                  "min_lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "grad_clip", "seed",
+                  "eval_interval", "eval_batches", "sample_bytes", "dry_run", "run", "prompt",
+                  "bytes", "temperature", "top_k"));
 }
 
 TEST(Flags, RefuseAbsurdNumbersEverywhere) {
