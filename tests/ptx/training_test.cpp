@@ -8,8 +8,8 @@ int main(int argc, char** argv) {
   return zerobox::ptx::RunKernelTests(
       argc, argv,
       {.architecture = "sm_90",
-       .filter = "*GivesTheHosts*/fp32_stage2:*GivesTheHosts*/bf16_stage3_checkpoints:"
-                 "*GivesTheHosts*/fp32_stage3_optimizer_offloaded",
-       .least_instances = 20,
+       .filter = "*GivesTheHosts*/fp32_stage2:*GivesTheHosts*/fp32_odd_width:"
+                 "*GivesTheHosts*/bf16_selective:*GivesTheHosts*/bf16_full_all_offloaded",
+       .least_instances = 60,
        .every_kernel = false});
 }
