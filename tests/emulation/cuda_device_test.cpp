@@ -647,7 +647,7 @@ TEST(FakeRuntime, ReportsWhatItsHeaderSays) {
   EXPECT_NE(cudaMemsetAsync(data, 0, 16, nullptr), cudaSuccess);
   EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("default stream")));
   ASSERT_EQ(cudaMemsetAsync(data, 0, 16, stream), cudaSuccess);
-  fake_cuda::HostAccess({data, 16, false});
+  fake_cuda::HostAccess({data, 16, true});
   EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty()) << "not run yet";
   ASSERT_EQ(cudaFree(data), cudaSuccess);
   EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("work is queued")));
