@@ -14,6 +14,7 @@
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/matmul.h"
 #include "ops/cuda/status.h"
+#include "ops/typed.h"
 
 namespace zerobox::cuda {
 namespace {
@@ -27,41 +28,6 @@ DropoutMask Mask(const Dropout& dropout) {
           .samples = dropout.p > 0 ? dropout.samples.As<int64_t>() : nullptr,
           .site = dropout.site,
           .layer = dropout.layer};
-}
-
-template <typename T>
-constexpr DType kDTypeOf = DType::kFloat32;
-template <>
-constexpr DType kDTypeOf<BFloat16> = DType::kBFloat16;
-template <>
-constexpr DType kDTypeOf<double> = DType::kFloat64;
-template <>
-constexpr DType kDTypeOf<int32_t> = DType::kInt32;
-
-// The elements of a buffer, which has at least so many and is of type T.
-template <typename T>
-T* Data(const Buffer& buffer, int64_t at_least) {
-  assert(buffer.dtype == kDTypeOf<T>);
-  assert(buffer.elements >= at_least);
-  (void)at_least;
-  return buffer.As<T>();
-}
-
-// Calls kernel<T>().
-template <typename Kernel>
-cudaError_t CallWith(DType t, const Kernel& kernel) {
-  assert(t == DType::kFloat32 || t == DType::kBFloat16);
-  if (t == DType::kFloat32) return kernel.template operator()<float>();
-  return kernel.template operator()<BFloat16>();
-}
-
-// Calls kernel<T, G>().
-template <typename Kernel>
-cudaError_t CallWith(DType t, DType g, const Kernel& kernel) {
-  assert(g == DType::kFloat32 || g == t);
-  if (t == DType::kFloat32) return kernel.template operator()<float, float>();
-  if (g == DType::kFloat32) return kernel.template operator()<BFloat16, float>();
-  return kernel.template operator()<BFloat16, BFloat16>();
 }
 
 // The epilogues of matmuls that cuBLASLt does not fuse.
