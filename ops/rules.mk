@@ -2,6 +2,7 @@
 # The sources of ops/, one a line, sorted.
 ops_sources := \
   ops/collectives/communicator.cpp \
+  ops/collectives/group.cpp \
   ops/collectives/host_communicator.cpp \
   ops/collectives/plan_communicator.cpp \
   ops/collectives/reduce.cpp \
@@ -30,13 +31,15 @@ ops_sources := \
   ops/philox.cpp \
   ops/plan_ops.cpp \
 
-
 # The CUDA device, which needs the toolkit's headers: in the program with CUDA=1, and in the tests of BUILD=emu.
 ops_cuda_device_sources := \
   ops/cuda/affinity.cpp \
   ops/cuda/cuda_device.cpp \
+  ops/cuda/cuda_group.cpp \
   ops/cuda/cuda_ops.cpp \
   ops/cuda/matmul.cpp \
+  ops/cuda/no_nccl.cpp \
+  ops/cuda/virtual_group.cpp \
 
 # And what tests have a fake of instead.
 ops_cuda_library_sources := \

@@ -18,7 +18,7 @@ const Machine kMachine = {.cores = 6, .available_memory = 1000000};
 const Machine kMachineWithGpus = {.cores = 6,
                                   .available_memory = 1000000,
                                   .count_gpus = [] { return 8; },
-                                  .free_gpu_memory = [] { return 2000; }};
+                                  .free_gpu_memory = [](int) { return 2000; }};
 
 absl::StatusOr<ResolvedTrain> Resolve(std::vector<std::string> arguments,
                                       const std::string& data = "book.txt",
@@ -186,7 +186,7 @@ TEST(Resolve, AsksForGpusOnlyWhereTheyMayBeUsed) {
   const Machine machine = {.cores = 6,
                            .available_memory = 1000000,
                            .count_gpus = [&asked] { return ++asked; },
-                           .free_gpu_memory = [&asked] { return ++asked; }};
+                           .free_gpu_memory = [&asked](int) { return ++asked; }};
   EXPECT_TRUE(Resolve({"--device=host"}, "book.txt", machine).ok());
   EXPECT_TRUE(Resolve({"--devices=2"}, "book.txt", machine).ok());
   EXPECT_EQ(asked, 0);
@@ -196,7 +196,7 @@ TEST(Resolve, AsksForGpusOnlyWhereTheyMayBeUsed) {
 
 TEST(Resolve, AFailureOfTheGpuIsSaid) {
   Machine machine = kMachineWithGpus;
-  machine.free_gpu_memory = [] { return absl::InternalError("cudaMemGetInfo: broken"); };
+  machine.free_gpu_memory = [](int) { return absl::InternalError("cudaMemGetInfo: broken"); };
   EXPECT_THAT(ErrorOf({}, machine), HasSubstr("cudaMemGetInfo: broken"));
   machine.count_gpus = [] { return absl::UnavailableError("no driver"); };
   EXPECT_EQ(Resolve({}, "book.txt", machine)->settings.device, "host");

@@ -200,7 +200,7 @@ absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSet
       resolver.ZEROBOX_TAKE(threads, "derived", std::optional<int64_t>(machine.cores)));
   int64_t free = machine.available_memory;
   if (cuda && !resolver.Given("device_memory")) {
-    const absl::StatusOr<int64_t> of_gpu = machine.free_gpu_memory();
+    const absl::StatusOr<int64_t> of_gpu = machine.free_gpu_memory(0);
     if (!of_gpu.ok()) return of_gpu.status();
     free = *of_gpu;
   }

@@ -26,7 +26,7 @@ struct Machine {
   int64_t available_memory = 0;  // bytes that can be taken without swapping (MemAvailable)
   // Asked only where GPUs may be used, because that wakes the driver.
   std::function<absl::StatusOr<int>()> count_gpus = CountGpus;
-  std::function<absl::StatusOr<int64_t>()> free_gpu_memory = FreeGpuMemory;
+  std::function<absl::StatusOr<int64_t>(int gpu)> free_gpu_memory = FreeGpuMemory;
 };
 Machine ThisMachine();
 

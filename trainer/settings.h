@@ -50,6 +50,7 @@ struct TrainSettings {
   std::string out;       // the run folder
   std::string device = "host";
   int devices = 4;
+  bool virtual_devices = false;     // all on GPU 0
   int threads = 1;                  // of the machine, shared by the devices
   int64_t device_memory_bytes = 0;  // capacity of each device
 

@@ -3,16 +3,41 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "ops/collectives/host_communicator.h"
+#include "ops/cuda/cuda.h"
 #include "trainer/board.h"
 #include "trainer/gpt.h"
 #include "trainer/worker.h"
 
 namespace zerobox {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Group>> MakeGroup(const TrainSettings& settings,
+                                                 const Layout& layout, const CallHook& hook,
+                                                 Abort& abort) {
+  if (settings.device == "cuda") {
+    int64_t largest = 0;
+    for (const Bucket& bucket : layout.buckets()) largest = std::max(largest, bucket.range.size());
+    const int64_t bytes =
+        largest * std::max(SizeOf(settings.dtype), SizeOf(settings.grad_accum_dtype));
+    return MakeCudaGroup({.size = settings.devices,
+                          .on_one_gpu = settings.virtual_devices,
+                          .largest_call_bytes = bytes,
+                          .hook = hook},
+                         abort);
+  }
+  auto group = std::make_unique<HostGroup>(settings.devices, abort);
+  if (hook) group->set_call_hook(hook);
+  return group;
+}
+
+}  // namespace
 
 std::vector<int64_t> EvaluationSequences(const TrainSettings& settings, const Dataset& dataset) {
   const int64_t all = dataset.validation_sequences();
@@ -34,13 +59,16 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
 
   const std::vector<int64_t> eval_sequences = EvaluationSequences(settings, dataset);
   Abort abort;
-  HostGroup group(settings.devices, abort);
-  if (hooks.call) group.set_call_hook(hooks.call);
+  abort.set_observer(hooks.waits);
+  const absl::StatusOr<std::unique_ptr<Group>> group =
+      MakeGroup(settings, *layout, hooks.call, abort);
+  result.status = group.status();
+  if (!group.ok()) return result;
   Board board(settings, dataset, observer);
   StopPoint stop(settings.steps, stop_signal);
   Barrier barrier(settings.devices, abort);
-  const RunContext run{settings, plan,  dataset, hooks, *layout, eval_sequences,
-                       abort,    group, board,   stop,  barrier};
+  const RunContext run{settings, plan,    dataset, hooks, *layout, eval_sequences,
+                       abort,    **group, board,   stop,  barrier};
 
   std::deque<Worker> workers;
   std::vector<std::thread> threads;

@@ -11,7 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "data/dataset.h"
-#include "ops/collectives/host_communicator.h"
+#include "ops/collectives/group.h"
+#include "ops/device/abort.h"
 #include "ops/device/recorder.h"
 #include "trainer/results.h"
 #include "trainer/settings.h"
@@ -40,6 +41,7 @@ struct TrainHooks {
   bool threaded_compute = false;  // see HostDeviceOptions
   std::string drop_wait;          // see HostDeviceOptions
   Recorder* recorder = nullptr;
+  WaitObserver* waits = nullptr;
   // Fills a parameter's initial values, instead of the model's own; on the threads of all ranks.
   std::function<void(const std::string& name, float* values, int64_t elements)> initial_parameter;
   // The trained parameters, one at a time, on the thread of rank 0; as floats, whatever their type.

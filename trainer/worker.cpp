@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoints/safetensors.h"
-#include "ops/collectives/plan_communicator.h"
 #include "ops/cuda/cuda.h"
 #include "trainer/model_file.h"
 
@@ -39,6 +38,7 @@ absl::Status Worker::SetUp() {
   if (absl::Status status = MakeDevice(); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("device ", rank_, ": ", status.message()));
   }
+  communicator_ = run_.group.Join(rank_, *device_);
   replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
   ParameterSource given;
@@ -60,7 +60,7 @@ absl::Status Worker::MakeDevice() {
     const ModelConfig& model = settings_.model;
     auto device =
         MakeCudaDevice({.rank = rank_,
-                        .gpu = rank_,
+                        .gpu = settings_.virtual_devices ? 0 : rank_,
                         .regions = regions,
                         .host_regions = plan.host_regions,
                         .threads = settings_.threads_per_device(),
@@ -73,8 +73,6 @@ absl::Status Worker::MakeDevice() {
                        run_.abort);
     if (!device.ok()) return device.status();
     device_ = *std::move(device);
-    // One rank has nothing to send.
-    communicator_ = std::make_unique<PlanCommunicator>(rank_, settings_.devices);
     return absl::OkStatus();
   }
   auto device = HostDevice::Make({.rank = rank_,
@@ -88,7 +86,6 @@ absl::Status Worker::MakeDevice() {
                                   .drop_wait = run_.hooks.drop_wait},
                                  run_.abort);
   if (!device.ok()) return device.status();
-  communicator_ = run_.group.Join(rank_, **device);
   device_ = *std::move(device);
   return absl::OkStatus();
 }
@@ -226,6 +223,7 @@ absl::Status Worker::WaitForTheOthers() {
 void Worker::Finish() {
   // Before the question what it waited for: a rank that has enqueued its last call is not yet done
   // with it. A rank that the run's end has woken still says what it was waiting for.
+  if (communicator_ != nullptr) communicator_->Stop();
   device_->StopStreams();
   std::string waiting = device_->WaitingFor(StreamId::kCompute);
   const std::string collective = device_->WaitingFor(StreamId::kCommunication);

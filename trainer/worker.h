@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "ops/collectives/host_communicator.h"
+#include "ops/collectives/group.h"
 #include "ops/device/abort.h"
 #include "ops/device/host_device.h"
 #include "trainer/board.h"
@@ -29,7 +29,7 @@ struct RunContext {
   const Layout& layout;
   const std::vector<int64_t>& eval_sequences;
   Abort& abort;
-  HostGroup& group;
+  Group& group;
   Board& board;
   StopPoint& stop;
   Barrier& barrier;
@@ -52,7 +52,7 @@ class Worker {
 
  private:
   absl::Status SetUp();
-  absl::Status MakeDevice();  // and its communicator
+  absl::Status MakeDevice();
   absl::Status TrainAndSave();
   absl::Status TrainStep(int64_t step);
   absl::Status PostSteps(int64_t last);  // waits for all that are not posted, up to `last`

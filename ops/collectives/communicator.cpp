@@ -47,4 +47,30 @@ Traffic operator-(const Traffic& a, const Traffic& b) {
   return difference;
 }
 
+// An all-reduce is a reduce-scatter and an all-gather: every part but the own goes to its owner,
+// then the own part to all others.
+int64_t BytesSent(Collective collective, const Buffer& buffer, int rank, int size, int root) {
+  const int64_t elements = buffer.elements, others = size - 1;
+  const int64_t part = (rank + 1) * elements / size - rank * elements / size;
+  switch (collective) {
+    case Collective::kAllGather:
+      return others * part * SizeOf(buffer.dtype);
+    case Collective::kReduceScatter:
+      return (elements - part) * SizeOf(buffer.dtype);
+    case Collective::kAllReduce:
+      return (elements - part + others * part) * SizeOf(buffer.dtype);
+    case Collective::kBroadcast:
+      return rank == root ? others * buffer.bytes() : 0;
+  }
+  return 0;
+}
+
+void Count(Traffic& traffic, Collective collective, CallLabel label, int64_t bytes_sent) {
+  CollectiveCount& count = label.purpose == Purpose::kScalars
+                               ? traffic.scalars
+                               : traffic.collectives[static_cast<size_t>(collective)];
+  ++count.calls;
+  count.bytes_sent += bytes_sent;
+}
+
 }  // namespace zerobox

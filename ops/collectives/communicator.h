@@ -43,6 +43,12 @@ struct Traffic {
 };
 Traffic operator-(const Traffic& a, const Traffic& b);
 
+// What `rank` of `size` sends in a call. Where ranks' parts are not equally long, part r is
+// elements [r S / N, (r + 1) S / N), rounded down.
+int64_t BytesSent(Collective collective, const Buffer& buffer, int rank, int size, int root = 0);
+// Adds a call of one rank.
+void Count(Traffic& traffic, Collective collective, CallLabel label, int64_t bytes_sent);
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -58,9 +64,14 @@ class Communicator {
   virtual void AllGather(Buffer whole, CallLabel label) = 0;
   virtual void Broadcast(Buffer buffer, int root, CallLabel label) = 0;
 
-  // Counted where bytes are copied. Exact once the calls of every rank that it asks about are known
-  // to be done (by an event recorded behind them and waited for).
+  // On host devices counted where bytes are copied, on GPUs what each call comes to. Exact once the
+  // calls of every rank that it asks about are known to be done (by an event recorded behind them
+  // and waited for).
   virtual Traffic traffic() const = 0;
+
+  // When the worker has enqueued its last call, before Device::StopStreams. In a failed run, gives
+  // up the calls that may never end.
+  virtual void Stop() {}
 };
 
 }  // namespace zerobox

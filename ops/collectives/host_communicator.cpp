@@ -43,19 +43,14 @@ bool SameCall(const Post& a, const Post& b) {
          a.root == b.root && a.label.purpose == b.label.purpose && a.label.unit == b.label.unit;
 }
 
-// "all-gather number 17 (parameters, unit 3)"
-std::string Describe(const Post& post) {
-  std::string name(Name(post.collective));
-  std::replace(name.begin(), name.end(), '_', '-');
-  const std::string unit = post.label.unit < 0 ? "" : absl::StrCat(", unit ", post.label.unit);
-  return absl::StrCat(name, " number ", post.number, " (", View(Name(post.label.purpose)), unit,
-                      ")");
+CallInfo InfoOf(int rank, const Post& post) {
+  return {rank, post.number, post.collective, post.label};
 }
 
-std::string DescribeFully(const Post& post) {
+std::string DescribeFully(int rank, const Post& post) {
   const std::string root =
       post.collective == Collective::kBroadcast ? absl::StrCat(" from rank ", post.root) : "";
-  return absl::StrCat(Describe(post), " of ", post.buffer.elements, " ",
+  return absl::StrCat(Describe(InfoOf(rank, post)), " of ", post.buffer.elements, " ",
                       View(Name(post.buffer.dtype)), " elements", root);
 }
 
@@ -191,22 +186,17 @@ class HostGroup::Member final : public Communicator {
 HostGroup::HostGroup(int size, Abort& abort) : meeting_(std::make_shared<Meeting>(size, abort)) {}
 HostGroup::~HostGroup() = default;
 
-std::unique_ptr<Communicator> HostGroup::Join(int rank, HostDevice& device) {
+std::unique_ptr<Communicator> HostGroup::Join(int rank, Device& device) {
   assert(rank >= 0 && rank < meeting_->size());
-  return std::make_unique<Member>(meeting_, rank, device);
+  return std::make_unique<Member>(meeting_, rank, static_cast<HostDevice&>(device));
 }
 
 void HostGroup::set_call_hook(CallHook hook) { meeting_->hook = std::move(hook); }
 
 absl::Status HostGroup::Party::Run(const Post& post) {
-  if (meeting_->hook) {
-    absl::Status status = meeting_->hook(CallInfo{rank_, post.number, post.collective, post.label});
-    if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat(Describe(post), ": ", status.message()));
-    }
-  }
-  Perform(post);
-  return absl::OkStatus();
+  absl::Status status = Ask(meeting_->hook, InfoOf(rank_, post));
+  if (status.ok()) Perform(post);
+  return status;
 }
 
 void HostGroup::Party::Perform(const Post& post) {
@@ -233,7 +223,7 @@ void HostGroup::Party::Perform(const Post& post) {
 }
 
 bool HostGroup::Party::Enter(const Post& post) {
-  device_.SetWaitingFor(StreamId::kCommunication, Describe(post));
+  device_.SetWaitingFor(StreamId::kCommunication, Describe(InfoOf(rank_, post)));
   const int64_t meeting = meetings_++;
   bool arrived = false;
   bool last = false;
@@ -285,10 +275,10 @@ void HostGroup::Party::Leave() {
 absl::Status HostGroup::Meeting::CheckPosts() const {
   for (size_t r = 1; r < posts.size(); ++r) {
     if (SameCall(posts[0], posts[r])) continue;
-    return absl::InternalError(
-        absl::StrCat("the ranks of a group do not make the same call: rank 0 is in ",
-                     DescribeFully(posts[0]), ", but rank ", r, " is in ", DescribeFully(posts[r]),
-                     ". All ranks must make the same calls in the same order"));
+    return absl::InternalError(absl::StrCat(
+        "the ranks of a group do not make the same call: rank 0 is in ", DescribeFully(0, posts[0]),
+        ", but rank ", r, " is in ", DescribeFully(static_cast<int>(r), posts[r]),
+        ". All ranks must make the same calls in the same order"));
   }
   return absl::OkStatus();
 }

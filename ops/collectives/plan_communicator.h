@@ -20,7 +20,7 @@ class PlanCommunicator final : public Communicator {
   Traffic traffic() const override { return traffic_; }
 
  private:
-  void Count(Collective collective, int64_t bytes_sent, CallLabel label);
+  void Call(Collective collective, const Buffer& buffer, int root, CallLabel label);
   int rank_;
   int size_;
   Traffic traffic_;

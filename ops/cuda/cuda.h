@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "ops/collectives/group.h"
 #include "ops/device/abort.h"
 #include "ops/device/device.h"
 #include "ops/device/recorder.h"
@@ -48,13 +49,36 @@ bool BuiltWithCuda();
 // reason, where there is no GPU or no driver. Called before the program has threads: it asks the
 // driver to load every kernel when a device is made, not when it is first used.
 absl::StatusOr<int> CountGpus();
-// Bytes that are free now on GPU 0.
-absl::StatusOr<int64_t> FreeGpuMemory();
+// Bytes that are free now.
+absl::StatusOr<int64_t> FreeGpuMemory(int gpu);
+
+// How GPUs 0 to `gpus` - 1 reach each other's memory: of their pairs, how many do so directly, and
+// over NVLink. NCCL sends through the machine's memory where they do not.
+struct GpuLinks {
+  int pairs = 0, peers = 0, nvlinks = 0;
+};
+absl::StatusOr<GpuLinks> FindGpuLinks(int gpus);
+
+// OK when NCCL, which carries what several GPUs send each other, is here; else says where it was
+// looked for.
+absl::Status CheckNccl();
 
 // Called on the worker's thread: that thread is the GPU's from then on. ResourceExhausted when the
 // GPU, or the machine, does not give the memory. `abort` outlives the device.
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options,
                                                        Abort& abort);
+
+// Where the ranks of a run on GPUs meet.
+struct CudaGroupOptions {
+  int size = 1;
+  // All ranks are on one GPU (NCCL refuses that): their collectives are copies and sums there.
+  bool on_one_gpu = false;
+  // Of the buffers that the calls of the run will have.
+  int64_t largest_call_bytes = 0;
+  CallHook hook = {};
+};
+// For devices of MakeCudaDevice. `abort` outlives the group, and the group its communicators.
+absl::StatusOr<std::unique_ptr<Group>> MakeCudaGroup(const CudaGroupOptions& options, Abort& abort);
 
 }  // namespace zerobox
 

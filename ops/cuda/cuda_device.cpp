@@ -181,7 +181,9 @@ absl::Status CudaDevice::CreateStreams() {
   return status;
 }
 
+// On any thread.
 CudaDevice::~CudaDevice() {
+  (void)MakeCurrent(options_.gpu);
   StopStreams();
   for (Stream& stream : streams_) {
     if (stream.handle != nullptr) Ignore(cudaStreamDestroy(stream.handle));
@@ -248,6 +250,7 @@ absl::Status CudaDevice::HostWait(const Event& event) {
     if (error == cudaSuccess) break;
     if (error == cudaErrorNotReady) {
       (void)cudaGetLastError();  // the runtime keeps it as if it were one
+      if (while_waiting_) while_waiting_();
       continue;
     }
     Fail(Annotate(ToStatus(error, "cudaEventQuery"),
@@ -446,15 +449,15 @@ absl::Status CudaDevice::status() const {
   return abort_.status();
 }
 
-std::string CudaDevice::WaitingFor(StreamId stream) const {
+Waiting CudaDevice::CurrentWait(StreamId stream) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return waiting_for_[static_cast<size_t>(stream)];
+  return waiting_[static_cast<size_t>(stream)];
 }
 
 void CudaDevice::SetWaitingFor(StreamId stream, std::string_view what) {
   if (abort_.failed()) return;  // it stays what it was
   const std::lock_guard<std::mutex> lock(mutex_);
-  waiting_for_[static_cast<size_t>(stream)] = what;
+  waiting_[static_cast<size_t>(stream)] = {std::string(what), std::chrono::steady_clock::now()};
 }
 
 }  // namespace zerobox::cuda
@@ -474,11 +477,11 @@ absl::StatusOr<int> CountGpus() {
       absl::StrCat("this machine has no CUDA devices; use --device=host (", status.message(), ")"));
 }
 
-// Of the thread's current GPU, which without cudaSetDevice is number 0.
-absl::StatusOr<int64_t> FreeGpuMemory() {
+absl::StatusOr<int64_t> FreeGpuMemory(int gpu) {
+  absl::Status status = cuda::MakeCurrent(gpu);
   size_t free = 0;
   size_t total = 0;
-  const absl::Status status = cuda::ToStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  if (status.ok()) status = cuda::ToStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   if (!status.ok()) return status;
   return static_cast<int64_t>(free);
 }

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "ops/cuda/cuda.h"
@@ -56,7 +57,7 @@ class CudaDevice final : public Device {
   void Fail(absl::Status error) override;  // fails the run too
   absl::Status status() const override;
   void StopStreams() override;
-  std::string WaitingFor(StreamId stream) const override;
+  Waiting CurrentWait(StreamId stream) const override;
   void SetWaitingFor(StreamId stream, std::string_view what) override;
 
   // Calls `start`, which puts work into the stream and returns what goes wrong with that, unless
@@ -69,6 +70,12 @@ class CudaDevice final : public Device {
   // (Host functions of all streams may share one thread, so long ones delay those of others.)
   void EnqueueOnHost(StreamId stream, std::string_view name, std::function<absl::Status()> work);
 
+  // Called again and again while the worker waits for the GPU, on its thread: whoever put work into
+  // a stream that may never end looks after it there.
+  void set_while_waiting(std::function<void()> look) { while_waiting_ = std::move(look); }
+
+  int rank() const { return options_.rank; }
+  int gpu() const { return options_.gpu; }
   int multiprocessors() const { return multiprocessors_; }
   // For work on the compute stream: nothing in it outlives an op. 256-byte aligned. Workspace:
   // ResourceExhausted when it is smaller than that.
@@ -125,13 +132,14 @@ class CudaDevice final : public Device {
   std::unique_ptr<MemoryPool> pool_, host_pool_;
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<Ops> ops_, host_ops_;
+  std::function<void()> while_waiting_;
   int64_t next_op_ = 0;
   CopiedBytes copied_;
 
   mutable std::mutex mutex_;
   absl::StatusCode code_ = absl::StatusCode::kOk;  // guarded by mutex_
   std::string message_;                            // guarded by mutex_
-  std::array<std::string, kStreams> waiting_for_;  // guarded by mutex_
+  std::array<Waiting, kStreams> waiting_;          // guarded by mutex_
 };
 
 }  // namespace zerobox::cuda

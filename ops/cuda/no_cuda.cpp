@@ -18,8 +18,13 @@ absl::Status NotBuilt() {
 
 bool BuiltWithCuda() { return false; }
 absl::StatusOr<int> CountGpus() { return NotBuilt(); }
-absl::StatusOr<int64_t> FreeGpuMemory() { return NotBuilt(); }
+absl::StatusOr<int64_t> FreeGpuMemory(int) { return NotBuilt(); }
+absl::StatusOr<GpuLinks> FindGpuLinks(int) { return NotBuilt(); }
+absl::Status CheckNccl() { return NotBuilt(); }
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions&, Abort&) {
+  return NotBuilt();
+}
+absl::StatusOr<std::unique_ptr<Group>> MakeCudaGroup(const CudaGroupOptions&, Abort&) {
   return NotBuilt();
 }
 

@@ -23,6 +23,14 @@ inline absl::Status ToStatus(cudaError_t error, std::string_view call) {
   return absl::InternalError(message);
 }
 
+// Makes this GPU the calling thread's, if it is not.
+inline absl::Status MakeCurrent(int gpu) {
+  int current = 0;
+  absl::Status status = ToStatus(cudaGetDevice(&current), "cudaGetDevice");
+  if (status.ok() && current != gpu) status = ToStatus(cudaSetDevice(gpu), "cudaSetDevice");
+  return status;
+}
+
 }  // namespace zerobox::cuda
 
 #endif  // ZEROBOX_OPS_CUDA_STATUS_H_

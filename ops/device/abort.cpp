@@ -21,14 +21,20 @@ void WaitPoint::Notify(const std::function<void()>& change) {
   // Notifies under the lock: whoever sees the change may destroy this object.
   const std::lock_guard<std::mutex> lock(mutex_);
   change();
+  if (abort_.observer_ != nullptr) abort_.observer_->OnWake(this);
   changed_.notify_all();
 }
 
 bool WaitPoint::WaitUntil(const std::function<bool()>& ready) {
   std::unique_lock<std::mutex> lock(mutex_);
+  WaitObserver* const observer = abort_.observer_;
   for (;;) {
-    if (ready()) return true;
-    if (abort_.failed()) return false;
+    const bool is_ready = ready();
+    if (is_ready || abort_.failed()) {
+      if (observer != nullptr) observer->OnReady(this);
+      return is_ready;
+    }
+    if (observer != nullptr) observer->OnSleep(this);
     changed_.wait(lock);
   }
 }
@@ -43,6 +49,7 @@ void Abort::Fail(const absl::Status& error) {
   for (WaitPoint* point : points_) {
     // Taking the lock puts this behind a waiter that has looked at failed_ but does not wait yet.
     const std::lock_guard<std::mutex> point_lock(point->mutex_);
+    if (observer_ != nullptr) observer_->OnWake(point);
     point->changed_.notify_all();
   }
 }

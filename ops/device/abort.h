@@ -16,6 +16,17 @@
 namespace zerobox {
 
 class Abort;
+class WaitPoint;
+
+// For tests: told, under the point's lock, when a thread is about to sleep at a point, when all who
+// sleep there are woken, and when a thread's wait is over. May not use the run.
+class WaitObserver {
+ public:
+  virtual ~WaitObserver() = default;
+  virtual void OnSleep(const WaitPoint* point) = 0;
+  virtual void OnWake(const WaitPoint* point) = 0;
+  virtual void OnReady(const WaitPoint* point) = 0;
+};
 
 // A mutex and condition variable whose waits end when the run is aborted. Whoever waits for another
 // rank's or stream's turn waits here, so nothing can block for ever; elsewhere a thread waits only
@@ -47,6 +58,8 @@ class Abort {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // OK until Fail; then the first error.
   absl::Status status() const;
+  // Before threads use it.
+  void set_observer(WaitObserver* observer) { observer_ = observer; }
 
  private:
   friend class WaitPoint;
@@ -58,6 +71,7 @@ class Abort {
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::string message_;
   std::vector<WaitPoint*> points_;
+  WaitObserver* observer_ = nullptr;
 };
 
 }  // namespace zerobox

@@ -8,6 +8,7 @@
 #ifndef ZEROBOX_OPS_DEVICE_DEVICE_H_
 #define ZEROBOX_OPS_DEVICE_DEVICE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -45,6 +46,13 @@ struct CopiedBytes {
   friend CopiedBytes operator-(const CopiedBytes& a, const CopiedBytes& b) {
     return {a.to_host - b.to_host, a.from_host - b.from_host};
   }
+};
+
+// What a thread or stream waits for: an event's name, or what was set with SetWaitingFor; "" when
+// it does not wait.
+struct Waiting {
+  std::string what;
+  std::chrono::steady_clock::time_point since{};
 };
 
 class Device {
@@ -101,12 +109,18 @@ class Device {
   // Waits until its streams have done what they have, of which an abort skips what it can; nothing
   // may be enqueued afterwards. The memory stays for other ranks that may still read it.
   virtual void StopStreams() {}
-  // What the worker's thread is waiting for now ("" when it is not), and the same for a stream:
-  // an event's name, or what was set with SetWaitingFor. Once the run has failed it stays what it
-  // was then. For the report of a failed run, and for tests that must know that a thread has
-  // arrived at a wait. Thread-safe.
-  virtual std::string WaitingFor(StreamId) const { return ""; }
+  // What a stream is waiting for now; for kCompute, the worker's thread too. Once the run has
+  // failed it stays what it was then. For the report of a failed run, for the watch over silent
+  // ranks, and for tests that must know that a thread has arrived at a wait. Thread-safe.
+  virtual Waiting CurrentWait(StreamId) const { return {}; }
+  std::string WaitingFor(StreamId stream) const { return CurrentWait(stream).what; }
   virtual void SetWaitingFor(StreamId, std::string_view) {}
+
+  // The compute stream's waits for events of the communication stream, so far enqueued.
+  virtual int64_t communication_waits() const { return 0; }
+  // For how long it stood still in them: communication that computing does not hide. Of those
+  // before number `end`, from 0, that were not asked for yet; all are known to be done.
+  virtual double SecondsExposed(int64_t /*end*/) { return 0; }
 };
 
 }  // namespace zerobox

@@ -54,7 +54,7 @@ struct HostDevice::State {
   mutable std::mutex mutex;
   absl::StatusCode code = absl::StatusCode::kOk;  // in parts, for the reason given in Abort
   std::string message;
-  std::array<std::string, kStreams> waiting_for;
+  std::array<Waiting, kStreams> waiting;
 
   // Last, so that they end before anything that their work uses.
   std::array<std::unique_ptr<HostStream>, kStreams> streams;
@@ -282,10 +282,10 @@ absl::Status HostDevice::status() const {
   return abort_.status();
 }
 
-std::string HostDevice::WaitingFor(StreamId stream) const {
+Waiting HostDevice::CurrentWait(StreamId stream) const {
   const UnorderedScope scope;
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->waiting_for[static_cast<size_t>(stream)];
+  return state_->waiting[static_cast<size_t>(stream)];
 }
 
 void HostDevice::SetWaitingFor(StreamId stream, std::string_view what) {
@@ -293,7 +293,8 @@ void HostDevice::SetWaitingFor(StreamId stream, std::string_view what) {
   if (abort_.failed()) return;
   const UnorderedScope scope;
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->waiting_for[static_cast<size_t>(stream)] = what;
+  state_->waiting[static_cast<size_t>(stream)] = {std::string(what),
+                                                  std::chrono::steady_clock::now()};
 }
 
 }  // namespace zerobox

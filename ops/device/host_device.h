@@ -68,7 +68,7 @@ class HostDevice final : public Device {
   void ParallelFor(StreamId stream, int64_t tasks, const std::function<void(int64_t)>& task);
   int threads(StreamId stream = StreamId::kCompute) const;
 
-  std::string WaitingFor(StreamId stream) const override;
+  Waiting CurrentWait(StreamId stream) const override;
   void SetWaitingFor(StreamId stream, std::string_view what) override;
 
   Abort& abort() { return abort_; }

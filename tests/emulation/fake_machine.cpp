@@ -73,6 +73,7 @@ void Machine::Reset(const Options& options) {
   thread() = HostThread{};
   workers_.clear();
   gone_workers_ = 0;
+  point_clocks_.clear();
   random_ = options.seed * 0x9E3779B97F4A7C15ull + 7;
   calls_.clear();
   failing_calls_.clear();
@@ -87,11 +88,13 @@ void Machine::Reset(const Options& options) {
 }
 
 void Machine::AddWorker(HostThread* thread) {
+  const std::lock_guard<std::mutex> lock(sleep_mutex_);
   thread->worker = true;
   workers_.insert(thread);
 }
 
 void Machine::RemoveWorker(HostThread* thread) {
+  const std::lock_guard<std::mutex> lock(sleep_mutex_);
   if (workers_.erase(thread) > 0) ++gone_workers_;
 }
 
@@ -144,10 +147,31 @@ bool Machine::Idle(int device) const {
 
 bool Machine::AllWait() const {
   if (static_cast<int>(workers_.size()) + gone_workers_ < options_.workers) return false;
+  const std::lock_guard<std::mutex> lock(sleep_mutex_);
   return std::all_of(workers_.begin(), workers_.end(), [](const HostThread* thread) {
+    if (thread->asleep_at != nullptr) return true;
     // One whose wait is over runs again, whether or not it has noticed.
     return thread->waits_for && !thread->waits_for();
   });
+}
+
+void Machine::OnSleep(const WaitPoint* point) {
+  const std::lock_guard<std::mutex> lock(sleep_mutex_);
+  thread().asleep_at = point;
+}
+
+void Machine::OnWake(const WaitPoint* point) {
+  const std::lock_guard<std::mutex> lock(sleep_mutex_);
+  Join(point_clocks_[point], thread().clock);
+  for (HostThread* thread : workers_) {
+    if (thread->asleep_at == point) thread->asleep_at = nullptr;
+  }
+}
+
+void Machine::OnReady(const WaitPoint* point) {
+  const std::lock_guard<std::mutex> lock(sleep_mutex_);
+  thread().asleep_at = nullptr;
+  Join(thread().clock, point_clocks_[point]);
 }
 
 bool Machine::Poll(std::function<bool()> ready) {

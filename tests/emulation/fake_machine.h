@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/device/abort.h"
 #include "tests/emulation/fake_memory.h"
 #include "tests/emulation/fake_runtime.h"
 
@@ -53,6 +54,7 @@ struct HostThread {
   Clock clock;
   cudaError_t last_error = cudaSuccess;
   std::function<bool()> waits_for;  // empty: it runs; else it waits until this holds
+  const void* asleep_at = nullptr;  // else the WaitPoint where it sleeps; guarded by sleep_mutex_
   ~HostThread();
 };
 
@@ -75,10 +77,16 @@ struct CUevent_st {
 
 namespace zerobox::fake_cuda {
 
-class Machine {
+// Threads that sleep at a WaitPoint wait too, and those that were woken there do not.
+class Machine final : public WaitObserver {
  public:
   static Machine& Get();
   void Reset(const Options& options);
+
+  // Without the lock: a host function may wake threads.
+  void OnSleep(const WaitPoint* point) override;
+  void OnWake(const WaitPoint* point) override;
+  void OnReady(const WaitPoint* point) override;
 
   // All that follows is used under this lock.
   std::mutex& mutex() { return mutex_; }
@@ -136,6 +144,8 @@ class Machine {
   std::string DescribeQueues() const;
 
   std::mutex mutex_;
+  mutable std::mutex sleep_mutex_;                  // locked last
+  std::map<const WaitPoint*, Clock> point_clocks_;  // what who woke the others knew
   Options options_;
   Memory memory_;
   std::deque<CUstream_st> streams_;

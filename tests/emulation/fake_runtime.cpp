@@ -141,6 +141,8 @@ cudaError_t Injected(const char* function) {
   return Call(function, [](Machine&) { return cudaSuccess; });
 }
 
+WaitObserver& Waits() { return Machine::Get(); }
+
 std::map<std::string, int> Calls() {
   const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
   return Machine::Get().calls();
@@ -222,6 +224,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
     properties->major = 9;
     properties->multiProcessorCount = 4;
     properties->l2CacheSize = 4096;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) {
+  return Call("cudaDeviceGetP2PAttribute", [&](Machine&) {
+    *value = 1;
     return cudaSuccess;
   });
 }

@@ -27,6 +27,10 @@
 #include <string>
 #include <vector>
 
+namespace zerobox {
+class WaitObserver;
+}
+
 namespace zerobox::fake_cuda {
 
 // Which stream of a device runs first, where several could: the one created last, the one created
@@ -82,6 +86,10 @@ void FailWork(int nth, cudaError_t error = cudaErrorIllegalAddress);
 void Hold(bool hold);
 // For fakes of other libraries: counts a call, and returns what it is to fail with, or 0.
 cudaError_t Injected(const char* function);
+
+// A run's Abort tells it when threads sleep; without it a thread that sleeps seems to be busy, and
+// the others go on without it only after a while.
+WaitObserver& Waits();
 
 // Calls since Reset, by function.
 std::map<std::string, int> Calls();
