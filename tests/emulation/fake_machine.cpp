@@ -83,6 +83,7 @@ void Machine::Reset(const Options& options) {
   progress_ = std::chrono::steady_clock::now();
   deadlock_reported_ = false;
   hold_ = false;
+  Abort::ObserveAll(this);
   simt::SetLauncher(EnqueueKernel);
   if (auto* checker = simt::access_checker()) checker->SetStreamOrder(Ordered, NameOf);
 }
