@@ -34,6 +34,7 @@ ops_sources := \
 # The CUDA device, which needs the toolkit's headers: in the program with CUDA=1, and in the tests of BUILD=emu.
 ops_cuda_device_sources := \
   ops/cuda/affinity.cpp \
+  ops/cuda/call_log.cpp \
   ops/cuda/cuda_device.cpp \
   ops/cuda/cuda_group.cpp \
   ops/cuda/cuda_ops.cpp \
