@@ -316,6 +316,7 @@ void NcclCommunicator::Stop() {
   device_.set_while_waiting(nullptr);
   bool finalized = false;
   if (!abort_.failed()) {
+    log_.Look();
     absl::Status status = Settle(ncclCommFinalize(communicator_), "ncclCommFinalize",
                                  [] { return "the end of all ranks' calls"; });
     finalized = status.ok() && !abort_.failed();
