@@ -19,6 +19,7 @@ tests_sources := \
   tests/fit_test.cpp \
   tests/flags_test.cpp \
   tests/formulas_test.cpp \
+  tests/given_up_test.cpp \
   tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
   tests/host_side_test.cpp \
