@@ -19,6 +19,7 @@ tests_sources := \
   tests/fit_test.cpp \
   tests/flags_test.cpp \
   tests/formulas_test.cpp \
+  tests/given_up_test.cpp \
   tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
   tests/host_side_test.cpp \
@@ -36,6 +37,7 @@ tests_sources := \
   tests/program_test.cpp \
   tests/pytorch_test.cpp \
   tests/reference_ops_test.cpp \
+  tests/resolve_devices_test.cpp \
   tests/resolve_test.cpp \
   tests/run_folder_test.cpp \
   tests/safetensors_test.cpp \
@@ -43,6 +45,7 @@ tests_sources := \
   tests/screen_test.cpp \
   tests/signals_test.cpp \
   tests/skip_test.cpp \
+  tests/watch_test.cpp \
 
 # Linked into every test program.
 tests_support_sources := \

@@ -208,7 +208,7 @@ bool HostDevice::Dropped(std::string_view event, std::string_view waiter) const 
 void HostDevice::WaitForMark(StreamId waiter, const std::string& name, Mark& mark) {
   {
     const UnorderedScope scope;
-    SetWaitingFor(waiter, name);
+    SetWaiting(waiter, name, /*own_event=*/true);
     if (!state_->events.WaitUntil([&] { return mark.done; })) return;
     SetWaitingFor(waiter, "");
   }
@@ -289,12 +289,16 @@ Waiting HostDevice::CurrentWait(StreamId stream) const {
 }
 
 void HostDevice::SetWaitingFor(StreamId stream, std::string_view what) {
+  SetWaiting(stream, what, /*own_event=*/false);
+}
+
+void HostDevice::SetWaiting(StreamId stream, std::string_view what, bool own_event) {
   // What was waited for when the run failed stays named, also while the queues run empty.
   if (abort_.failed()) return;
   const UnorderedScope scope;
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->waiting[static_cast<size_t>(stream)] = {std::string(what),
-                                                  std::chrono::steady_clock::now()};
+                                                  std::chrono::steady_clock::now(), own_event};
 }
 
 }  // namespace zerobox

@@ -88,6 +88,7 @@ class HostDevice final : public Device {
   bool Dropped(std::string_view event, std::string_view waiter) const;
   // Blocks the thread of `waiter` until `mark` is done or the run is aborted.
   void WaitForMark(StreamId waiter, const std::string& name, Mark& mark);
+  void SetWaiting(StreamId stream, std::string_view what, bool own_event);
   HostDeviceOptions options_;
   Abort& abort_;
   std::unique_ptr<State> state_;
