@@ -587,7 +587,7 @@ TEST_P(CudaDeviceTest, AnErrorOfAnyCallIsReturnedWithItsNameAndNothingHangs) {
   for (const auto& [function, times] : calls) {
     const bool clean_up = function == "cudaFree" || function == "cudaFreeHost" ||
                           function == "cudaStreamDestroy" || function == "cudaEventDestroy" ||
-                          function == "cudaStreamQuery";
+                          function == "cudaStreamQuery" || function == "cudaGetDevice";
     for (int nth = 1; nth <= times; ++nth) {
       Reset();
       fake_cuda::FailCall(function, nth, cudaErrorLaunchTimeout);
