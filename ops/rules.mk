@@ -5,6 +5,7 @@ ops_sources := \
   ops/collectives/group.cpp \
   ops/collectives/host_communicator.cpp \
   ops/collectives/plan_communicator.cpp \
+  ops/collectives/posted_call.cpp \
   ops/collectives/reduce.cpp \
   ops/cuda/no_cuda.cpp \
   ops/device/abort.cpp \
@@ -34,12 +35,14 @@ ops_sources := \
 # The CUDA device, which needs the toolkit's headers: in the program with CUDA=1, and in the tests of BUILD=emu.
 ops_cuda_device_sources := \
   ops/cuda/affinity.cpp \
+  ops/cuda/call_log.cpp \
   ops/cuda/cuda_device.cpp \
   ops/cuda/cuda_group.cpp \
   ops/cuda/cuda_ops.cpp \
   ops/cuda/matmul.cpp \
   ops/cuda/no_nccl.cpp \
   ops/cuda/virtual_group.cpp \
+  ops/cuda/wait_times.cpp \
 
 # And what tests have a fake of instead.
 ops_cuda_library_sources := \
@@ -56,6 +59,7 @@ ops_cuda_sources := \
   ops/cuda/fill.cu \
   ops/cuda/gelu.cu \
   ops/cuda/layernorm.cu \
+  ops/cuda/rank_sums.cu \
   ops/cuda/residual.cu \
   ops/cuda/residual_layernorm.cu \
   ops/cuda/sums.cu \

@@ -84,7 +84,8 @@ TEST_F(CommandTrainTest, WritesEveryFileAndShowsWhatIsInThem) {
   for (const char* part :
        {"ZeRO-3", "step 2   held-out loss", "step 4   held-out loss", "What the model writes",
         "Memory of each of 2 devices", "Bytes that each of 2 devices sends",
-        "counting, 2 tokens of context", "this model after 4 steps", "Files in"}) {
+        "  exposed communication   ", "counting, 2 tokens of context", "this model after 4 steps",
+        "Files in"}) {
     EXPECT_THAT(out_, HasSubstr(part));
     EXPECT_THAT(Contents("log.txt"), HasSubstr(part));
   }
@@ -123,6 +124,7 @@ TEST_F(CommandTrainTest, WritesEveryFileAndShowsWhatIsInThem) {
   std::string line, order;
   while (std::getline(lines, line)) {
     const Json json = Json::parse(line);
+    if (json.contains("loss")) EXPECT_TRUE(json["exposed_seconds"].get<double>() >= 0) << line;
     order +=
         (json.contains("loss") ? " step " : " eval ") + std::to_string(json["step"].get<int>());
   }

@@ -432,6 +432,23 @@ TEST(TrafficTable, SaysWhatNobodyExplained) {
   EXPECT_THAT(table, HasSubstr("2,048 ≠          2,000"));
 }
 
+TEST(TrafficTable, HasTheMedianOfExposedCommunicationBelowIt) {
+  RunResult result;
+  result.ranks.resize(2);
+  // Those of the first two steps are not looked at.
+  for (const auto& [exposed, whole] : {std::pair{9.0, 20.0}, {9.0, 20.0}}) {
+    result.step_metrics.push_back({.step_seconds = whole, .exposed_seconds = exposed});
+  }
+  EXPECT_EQ(ExposedCommunication(result, {}), "");
+  for (const auto& [exposed, whole] : {std::pair{0.0025, 0.02}, {0.0019, 0.0123}, {0.0, 0.0121}}) {
+    result.step_metrics.push_back({.step_seconds = whole, .exposed_seconds = exposed});
+  }
+  EXPECT_EQ(ExposedCommunication(result, {}),
+            "  exposed communication   1.9 ms of 12.3 ms a step (15%)\n");
+  result.ranks.resize(1);  // which waits for nobody
+  EXPECT_EQ(ExposedCommunication(result, {}), "");
+}
+
 TEST(Header, ShowsTheBatchIdentityAndFits) {
   Example example;
   example.settings.data = std::string(300, 'd') + ".txt";

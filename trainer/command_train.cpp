@@ -237,7 +237,7 @@ class TrainCommand {
     const Style style = screen_.style();
     if (result.stopped_by_signal == 0 && settings().sample_bytes > 0) ShowSample();
     screen_.Print(MemoryTable(settings(), plan_, result.ranks, style));
-    screen_.Print(TrafficTable(plan_, result.ranks, style));
+    screen_.Print(TrafficTable(plan_, result.ranks, style) + ExposedCommunication(result, style));
     if (result.stopped_by_signal == 0) ShowYardsticks(result);
     if (result.skipped > 0) {
       screen_.Print(

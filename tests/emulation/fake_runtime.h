@@ -47,7 +47,9 @@ struct Options {
   // Worker threads that will come: nothing runs before so many have called cudaSetDevice.
   int workers = 1;
   int64_t device_bytes = int64_t{1} << 30;  // what one device has
-  bool timing = false;                      // events may take times, which costs a GPU something
+  // Streams and the host may wait for events that take times. It costs a GPU something, so those
+  // that are edges take none.
+  bool timing = false;
   // The streams of a device in reports, in the order of creation.
   std::vector<std::string> stream_names = {"compute", "communication", "to_host", "from_host"};
 };
