@@ -86,6 +86,7 @@ test: ## builds and runs the tests; TESTS="layout" only these, BUILD=asan|tsan u
 ifneq (,$(and $(emulated),$(emulation_missing)))
 	@echo $(call quote,$(emulation_missing))
 else
+	$(if $(and $(emulated),$(nccl_missing)),@echo $(call quote,$(nccl_missing)))
 	+@$(call build,$(if $(emulated),,$(program)) $(test_programs))
 	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(tests_out) $(TESTS)
 endif
@@ -267,7 +268,7 @@ $(out)/bench/%: $(out)/obj/bench/%.o $(library) | $(build_info_object)
 
 # clang-tidy takes seconds a file, so a file that passed is looked at again only when it or a header of it changes.
 tidy_sources := $(library_sources) $(main_source) $(bench_sources) $(if $(cuda_include),$(ops_cuda_device_sources))
-tidy_flags = $(cpp_flags) $(cuda_include:%=-isystem %) -std=c++20
+tidy_flags = $(cpp_flags) $(cuda_flags) -std=c++20
 tidy: $(tidy_sources:%=build/tidy/%.passed)
 build/tidy/%.passed: % .clang-tidy
 	@mkdir -p $(@D)

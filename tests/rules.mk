@@ -79,6 +79,11 @@ tests_emulation_sources := \
   tests/emulation/virtual_group_test.cpp \
   tests/emulation/virtual_train_test.cpp \
 
+# And where NCCL's header is, these.
+tests_nccl_sources := \
+  tests/emulation/fake_nccl_test.cpp \
+  tests/emulation/nccl_test.cpp \
+
 # Kernels that are for tests alone.
 tests_emulation_kernels := \
   tests/emulation/gpu_kernels.cu \
@@ -98,6 +103,9 @@ tests_emulation_support := \
   tests/emulation/simt.cpp \
   tests/emulation/symbols.cpp \
   tests/emulation/warp.cpp \
+
+tests_nccl_support := \
+  tests/emulation/fake_nccl.cpp \
 
 # Tests of what nvcc makes of the kernels, by an interpreter of PTX, BUILD=emu-ptx: of the interpreter; and the
 # emulator's tests of kernels, and of training, with the PTX for an architecture.
