@@ -5,6 +5,7 @@ ops_sources := \
   ops/collectives/group.cpp \
   ops/collectives/host_communicator.cpp \
   ops/collectives/plan_communicator.cpp \
+  ops/collectives/posted_call.cpp \
   ops/collectives/reduce.cpp \
   ops/cuda/no_cuda.cpp \
   ops/device/abort.cpp \
@@ -40,6 +41,7 @@ ops_cuda_device_sources := \
   ops/cuda/cuda_ops.cpp \
   ops/cuda/matmul.cpp \
   ops/cuda/virtual_group.cpp \
+  ops/cuda/wait_times.cpp \
 
 # And what tests have a fake of instead.
 ops_cuda_library_sources := \
@@ -67,6 +69,7 @@ ops_cuda_sources := \
   ops/cuda/fill.cu \
   ops/cuda/gelu.cu \
   ops/cuda/layernorm.cu \
+  ops/cuda/rank_sums.cu \
   ops/cuda/residual.cu \
   ops/cuda/residual_layernorm.cu \
   ops/cuda/sums.cu \

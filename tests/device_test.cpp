@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <latch>
@@ -407,6 +408,69 @@ TEST(HostDevice, CopiesAndZeroesOnEveryStream) {
     EXPECT_EQ(out, (std::vector<float>{1, 0, 0, 4, 5}));
     EXPECT_EQ(device->copied(), (CopiedBytes{.to_host = 20, .from_host = 20}));
   }
+}
+
+// Opens a gate when this thread really sleeps.
+class OpenWhenAsleep final : public WaitObserver {
+ public:
+  explicit OpenWhenAsleep(std::latch& gate) : gate_(gate) {}
+  void Watch(std::thread::id thread) { thread_ = thread; }
+  void OnSleep(const WaitPoint*) override {
+    if (thread_.load() == std::this_thread::get_id() && !gate_.try_wait()) gate_.count_down();
+  }
+  void OnWake(const WaitPoint*) override {}
+  void OnReady(const WaitPoint*) override {}
+
+ private:
+  std::latch& gate_;
+  std::atomic<std::thread::id> thread_;
+};
+
+TEST(HostDevice, TakesTheTimeThatComputeStandsStillForCommunication) {
+  for (const bool threaded : {false, true}) {
+    std::latch gate(1);
+    OpenWhenAsleep observer(gate);
+    Abort abort;
+    abort.set_observer(&observer);
+    HostDeviceOptions options;
+    options.threaded_compute = threaded;
+    auto device = MakeDevice(abort, options);
+    const auto event = device->MakeEvent("edge");
+    device->Record(*event, kCommunication);
+    ASSERT_TRUE(device->HostWait(*event).ok());
+    device->Wait(kCompute, *event);  // for nothing
+    device->Enqueue(kCompute, "watch", [&] {
+      observer.Watch(std::this_thread::get_id());
+      return absl::OkStatus();
+    });
+    device->Enqueue(kCommunication, "gate", [&] {
+      gate.wait();
+      return absl::OkStatus();
+    });
+    device->Record(*event, kCommunication);
+    device->Wait(kCompute, *event);
+    EXPECT_EQ(device->communication_waits(), 2);
+    // Neither another stream's wait for communication nor compute's for another stream.
+    device->Wait(kToHost, *event);
+    device->Record(*event, kFromHost);
+    device->Wait(kCompute, *event);
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    EXPECT_EQ(device->communication_waits(), 2);
+    EXPECT_EQ(device->SecondsExposed(1), 0);
+    EXPECT_TRUE(device->SecondsExposed(2) > 0);
+    EXPECT_EQ(device->SecondsExposed(2), 0) << "each wait is asked for once";
+  }
+}
+
+TEST(HostDevice, TakesNoTimeOfAWaitThatIsDropped) {
+  Abort abort;
+  HostDeviceOptions options;
+  options.drop_wait = "edge -> compute";
+  auto device = MakeDevice(abort, options);
+  const auto event = device->MakeEvent("edge");
+  device->Record(*event, kCommunication);
+  device->Wait(kCompute, *event);
+  EXPECT_EQ(device->communication_waits(), 0);
 }
 
 TEST(HostDevice, AFullRegionBecomesItsFailureAndNothingFollowsTheBuffer) {

@@ -19,6 +19,7 @@ tests_sources := \
   tests/fit_test.cpp \
   tests/flags_test.cpp \
   tests/formulas_test.cpp \
+  tests/given_up_test.cpp \
   tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
   tests/host_side_test.cpp \
@@ -36,6 +37,7 @@ tests_sources := \
   tests/program_test.cpp \
   tests/pytorch_test.cpp \
   tests/reference_ops_test.cpp \
+  tests/resolve_devices_test.cpp \
   tests/resolve_test.cpp \
   tests/run_folder_test.cpp \
   tests/safetensors_test.cpp \
@@ -43,6 +45,7 @@ tests_sources := \
   tests/screen_test.cpp \
   tests/signals_test.cpp \
   tests/skip_test.cpp \
+  tests/watch_test.cpp \
 
 # Linked into every test program.
 tests_support_sources := \
@@ -57,6 +60,7 @@ tests_support_sources := \
 # Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
 tests_emulation_sources := \
   tests/emulation/attention_test.cpp \
+  tests/emulation/call_log_test.cpp \
   tests/emulation/cross_entropy_test.cpp \
   tests/emulation/cuda_device_test.cpp \
   tests/emulation/cuda_matmul_test.cpp \
@@ -68,9 +72,12 @@ tests_emulation_sources := \
   tests/emulation/gpu_test.cpp \
   tests/emulation/layernorm_test.cpp \
   tests/emulation/optimizer_test.cpp \
+  tests/emulation/rank_sums_test.cpp \
   tests/emulation/residual_layernorm_test.cpp \
   tests/emulation/seeded_bugs_test.cpp \
   tests/emulation/simt_test.cpp \
+  tests/emulation/virtual_group_test.cpp \
+  tests/emulation/virtual_train_test.cpp \
 
 # And where NCCL's header is, these.
 tests_nccl_sources := \
@@ -110,7 +117,7 @@ tests_ptx_sources := \
   tests/ptx/training_test.cpp \
 
 tests_ptx_kernel_tests := $(filter-out $(addprefix tests/emulation/,cuda_%_test.cpp gpu_check_test.cpp seeded_bugs_test.cpp \
-  simt_test.cpp), $(tests_emulation_sources))
+  simt_test.cpp virtual_%_test.cpp call_log_test.cpp), $(tests_emulation_sources))
 
 tests_ptx_support := \
   tests/ptx/comparison.cpp \

@@ -130,12 +130,12 @@ TEST_F(RunFolderTest, GrowsLineByLine) {
   auto folder = RunFolder::Create("out", "x", kNow).value();
   folder->Log("hello\n");
   EXPECT_EQ(Contents("out/log.txt"), "hello\n");
-  folder->Append(StepMetrics{.step = 1, .loss = 2});
+  folder->Append(StepMetrics{.step = 1, .loss = 2, .exposed_seconds = 0.25});
   folder->Append(EvalMetrics{.step = 1, .val_loss = 3});
   EXPECT_EQ(Contents("out/metrics.jsonl"),
             "{\"step\":1,\"loss\":2.0,\"grad_norm\":0.0,\"clip\":1.0,\"lr\":0.0,\"tokens\":0,"
             "\"position\":0,\"epoch\":0,\"tokens_per_second\":0.0,\"step_seconds\":0.0,"
-            "\"skipped\":false}\n{\"step\":1,\"val_loss\":3.0}\n");
+            "\"exposed_seconds\":0.25,\"skipped\":false}\n{\"step\":1,\"val_loss\":3.0}\n");
   folder->WriteConfig({}, {{"global_batch", 16}});
   EXPECT_TRUE(folder->status().ok());
   EXPECT_FALSE(fs::exists("out/config.json.tmp"));

@@ -20,6 +20,7 @@ Board::Board(const TrainSettings& settings, const Dataset& dataset, RunObserver*
       dataset_(dataset),
       observer_(observer),
       step_losses_(settings.devices),
+      step_exposed_(settings.devices),
       eval_losses_(settings.devices),
       eval_targets_(settings.devices),
       last_step_(std::chrono::steady_clock::now()) {}
@@ -27,6 +28,7 @@ Board::Board(const TrainSettings& settings, const Dataset& dataset, RunObserver*
 void Board::PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t targets) {
   const std::lock_guard lock(mutex_);
   step_losses_[rank] = outcome.loss_sum;
+  step_exposed_[rank] = outcome.exposed_seconds;
   if (++steps_posted_ < settings_.devices) return;
   steps_posted_ = 0;
   const auto now = std::chrono::steady_clock::now();
@@ -41,6 +43,7 @@ void Board::PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t
       .position = position,
       .epoch = dataset_.Epoch(position - 1),
       .step_seconds = std::chrono::duration<double>(now - last_step_).count(),
+      .exposed_seconds = Sum(step_exposed_) / settings_.devices,
       .skipped = outcome.state.skip != 0,
   };
   metrics.tokens_per_second = static_cast<double>(settings_.global_batch()) *

@@ -35,7 +35,8 @@ class Board {
   const Dataset& dataset_;
   RunObserver* observer_;
   std::mutex mutex_;
-  std::vector<double> step_losses_, eval_losses_;  // by rank: sums are taken in rank order
+  // By rank: sums are taken in rank order.
+  std::vector<double> step_losses_, step_exposed_, eval_losses_;
   std::vector<int64_t> eval_targets_;
   int steps_posted_ = 0, evals_posted_ = 0;  // ranks
   std::chrono::steady_clock::time_point last_step_;

@@ -66,6 +66,7 @@ void Replica::InitializeParts(Ops& ops, const Bucket& bucket, const Held& held,
 }
 
 void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
+  const int64_t first_wait = device_.communication_waits();
   StartLossSum();
   for (int64_t i = 0; i < settings_.grad_accum; ++i) {
     if (HostBatch* batch = fill ? feed_.Next() : nullptr) fill(i, *batch);
@@ -76,6 +77,7 @@ void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
   }
   zero_->Step();
   Result& result = BeginResult();
+  result.first_wait = first_wait;
   device_.CopyToHost(StreamId::kToHost, &result.outcome.loss_sum, loss_sum_);
   device_.CopyToHost(StreamId::kToHost, &result.outcome.state, states_->step_state());
   device_.Record(*result.read, StreamId::kToHost);
@@ -99,13 +101,18 @@ absl::StatusOr<StepOutcome> Replica::Outcome() {
   assert(results_waited_for_ < results_begun_ && results_begun_ - results_waited_for_ <= 2);
   const Result& result = results_[++results_waited_for_ % 2];
   if (absl::Status status = device_.HostWait(*result.read); !status.ok()) return status;
-  return result.outcome;
+  StepOutcome outcome = result.outcome;
+  (void)device_.SecondsExposed(result.first_wait);  // of evaluations
+  outcome.exposed_seconds = device_.SecondsExposed(result.end_wait);
+  if (absl::Status status = device_.status(); !status.ok()) return status;
+  return outcome;
 }
 
 Replica::Result& Replica::BeginResult() {
   ++results_begun_;
   device_.Record(*results_ready_, StreamId::kCompute);
   device_.Wait(StreamId::kToHost, *results_ready_);
+  Latest().first_wait = Latest().end_wait = device_.communication_waits();
   return Latest();
 }
 

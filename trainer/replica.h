@@ -28,6 +28,7 @@ namespace zerobox {
 struct StepOutcome {
   double loss_sum = 0;  // over this rank's target tokens, nats
   StepState state;
+  double exposed_seconds = 0;  // the device's SecondsExposed in this step
 };
 
 // Fills a micro-batch; empty when planning.
@@ -63,6 +64,7 @@ class Replica {
   // What is copied to the host, and the copy's event.
   struct Result {
     StepOutcome outcome;
+    int64_t first_wait = 0, end_wait = 0;  // the device's communication_waits of the step
     // to_host -> host: it is copied; -> compute: what it was copied from may be overwritten.
     std::unique_ptr<Event> read;
   };

@@ -77,6 +77,7 @@ struct StepMetrics {
   int64_t epoch = 0;
   double tokens_per_second = 0;
   double step_seconds = 0;
+  double exposed_seconds = 0;  // that computing stood still for communication; mean of the ranks
   bool skipped = false;
 };
 struct EvalMetrics {

@@ -264,6 +264,7 @@ std::string StepLine(const StepMetrics& metrics) {
                {"epoch", metrics.epoch},
                {"tokens_per_second", metrics.tokens_per_second},
                {"step_seconds", metrics.step_seconds},
+               {"exposed_seconds", metrics.exposed_seconds},
                {"skipped", metrics.skipped}};
   if (metrics.skipped) json["reason"] = "the gradient norm is not finite";
   return Dump(json, -1) + "\n";

@@ -22,9 +22,9 @@ struct DataFacts {
   int64_t validation_sequences = 0;
 };
 
-// Model with Psi, batch identity, data, optimizer, devices.
+// Model with Psi, batch identity, data, optimizer, devices. `about_devices`: see ResolvedTrain.
 std::string Header(const TrainSettings& settings, const std::string& model, const RunPlan& plan,
-                   const DataFacts* data, const Style& style);
+                   const DataFacts* data, const std::string& about_devices, const Style& style);
 
 // What each device holds at its peak, by category: predicted, and measured beside it once there are
 // `measured` ranks (may be empty). Devices with the same numbers share one block; a device that
@@ -36,6 +36,10 @@ std::string MemoryTable(const TrainSettings& settings, const RunPlan& plan,
 // and (where `measured` is not empty) what was counted; and why prediction and paper differ.
 std::string TrafficTable(const RunPlan& plan, const std::vector<RankResult>& measured,
                          const Style& style);
+
+// "exposed communication   1.9 ms of 12.3 ms a step (15%)": medians over the steps after the
+// second; nothing of a run with one device, or without such steps.
+std::string ExposedCommunication(const RunResult& result, const Style& style);
 
 // Every resolved flag with its source, by topic.
 std::string FlagsTable(const std::vector<ResolvedFlag>& flags, const Style& style);

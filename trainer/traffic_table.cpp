@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
+#include <iterator>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "trainer/table_rows.h"
 #include "trainer/tables.h"
@@ -122,6 +127,13 @@ std::string CopyParts(const RunPlan& plan, const Style& style) {
   return text.empty() ? "" : "  Copied are\n" + text;
 }
 
+// Of at least one.
+double Median(std::vector<double> numbers) {
+  const auto middle = numbers.begin() + std::ssize(numbers) / 2;
+  std::nth_element(numbers.begin(), middle, numbers.end());
+  return *middle;
+}
+
 template <typename Rank>
 bool SameTraffic(const Rank& a, const Rank& b) {
   return a.step_traffic == b.step_traffic && a.step_copies == b.step_copies;
@@ -160,6 +172,21 @@ std::string TrafficTable(const RunPlan& plan, const std::vector<RankResult>& mea
     table += TrafficBlock(plan, plan.ranks[rank], known ? &measured[rank] : nullptr, style);
   }
   return table + TrafficDifferences(plan, style) + CopyParts(plan, style);
+}
+
+std::string ExposedCommunication(const RunResult& result, const Style& style) {
+  constexpr size_t kWarmUp = 2;
+  std::vector<double> exposed, whole;
+  for (size_t i = kWarmUp; i < result.step_metrics.size(); ++i) {
+    exposed.push_back(result.step_metrics[i].exposed_seconds * 1000);
+    whole.push_back(result.step_metrics[i].step_seconds * 1000);
+  }
+  if (exposed.empty() || result.ranks.size() < 2) return "";
+  const double milliseconds = Median(exposed), of = Median(whole);
+  return absl::StrCat("  ", style.Bold("exposed communication"), "   ",
+                      absl::StrFormat("%.1f ms of %.1f ms a step (%.0f%%)", milliseconds, of,
+                                      of > 0 ? 100 * milliseconds / of : 0),
+                      "\n");
 }
 
 }  // namespace zerobox

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "ops/cuda/cuda.h"
 #include "trainer/board.h"
 #include "trainer/gpt.h"
+#include "trainer/watch.h"
 #include "trainer/worker.h"
 
 namespace zerobox {
@@ -35,6 +37,41 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGroup(const TrainSettings& settings,
   auto group = std::make_unique<HostGroup>(settings.devices, abort);
   if (hook) group->set_call_hook(hook);
   return group;
+}
+
+std::vector<std::thread> StartThreads(std::deque<Worker>& workers, Watch& watch, Abort& abort) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < std::ssize(workers); ++rank) {
+    Worker& worker = workers[rank];
+    try {
+      threads.emplace_back([&worker, &watch, rank] {
+        worker.Run();
+        watch.Back(rank);
+      });
+    } catch (const std::system_error& error) {
+      abort.Fail(absl::ResourceExhaustedError(absl::StrCat("the machine does not give device ",
+                                                           rank, " a thread: ", error.what(),
+                                                           ". Use fewer devices")));
+      watch.Back(rank);
+    }
+  }
+  return threads;
+}
+
+// What a failed run, some of whose workers do not come back, has to say: not more than may be read
+// while they run.
+RunResult KnownOf(const std::deque<Worker>& workers, Watch& watch, const Abort& abort) {
+  RunResult result;
+  result.status = abort.status();
+  result.steps = workers[0].status().steps();
+  for (int rank = 0; rank < std::ssize(workers); ++rank) {
+    const Worker& worker = workers[rank];
+    result.steps = std::min(result.steps, worker.status().steps());
+    result.where.push_back(watch.IsBack(rank)
+                               ? worker.where()
+                               : absl::StrCat("did not come back: ", worker.status().Where()));
+  }
+  return result;
 }
 
 }  // namespace
@@ -71,17 +108,15 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
                        abort,    **group, board,   stop,  barrier};
 
   std::deque<Worker> workers;
-  std::vector<std::thread> threads;
+  std::vector<const RankStatus*> ranks;
   for (int rank = 0; rank < settings.devices; ++rank) {
-    Worker& worker = workers.emplace_back(run, rank);
-    try {
-      threads.emplace_back([&worker] { worker.Run(); });
-    } catch (const std::system_error& error) {
-      abort.Fail(absl::ResourceExhaustedError(absl::StrCat("the machine does not give device ",
-                                                           rank, " a thread: ", error.what(),
-                                                           ". Use fewer devices")));
-    }
+    ranks.push_back(&workers.emplace_back(run, rank).status());
   }
+  Watch watch(ranks, settings.collective_timeout_seconds, hooks.watch, abort);
+  std::vector<std::thread> threads = StartThreads(workers, watch, abort);
+  watch.UntilAllAreBack([&] {
+    if (observer != nullptr) observer->OnGivenUp(KnownOf(workers, watch, abort));
+  });
   for (std::thread& thread : threads) thread.join();
 
   result.status = abort.status();

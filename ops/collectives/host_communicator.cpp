@@ -17,42 +17,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "ops/collectives/posted_call.h"
 #include "ops/collectives/reduce.h"
 #include "ops/device/thread_sanitizer.h"
 
 namespace zerobox {
 namespace {
 
-absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
-
 // Bytes that are copied to every rank while they are in the cache.
 constexpr int64_t kCopyChunk = 256 << 10;
-
-struct Post {
-  int64_t number = 0;
-  Collective collective = Collective::kAllGather;
-  Buffer buffer;
-  int root = 0;
-  CallLabel label{};
-};
-
-bool SameCall(const Post& a, const Post& b) {
-  return a.number == b.number && a.collective == b.collective &&
-         a.buffer.elements == b.buffer.elements && a.buffer.dtype == b.buffer.dtype &&
-         a.root == b.root && a.label.purpose == b.label.purpose && a.label.unit == b.label.unit;
-}
-
-CallInfo InfoOf(int rank, const Post& post) {
-  return {rank, post.number, post.collective, post.label};
-}
-
-std::string DescribeFully(int rank, const Post& post) {
-  const std::string root =
-      post.collective == Collective::kBroadcast ? absl::StrCat(" from rank ", post.root) : "";
-  return absl::StrCat(Describe(InfoOf(rank, post)), " of ", post.buffer.elements, " ",
-                      View(Name(post.buffer.dtype)), " elements", root);
-}
 
 }  // namespace
 
@@ -75,7 +48,7 @@ struct HostGroup::Meeting {
     std::array<Counter, kCollectives> collectives;
     Counter scalars;
 
-    void Add(const Post& post, int64_t calls, int64_t bytes) {
+    void Add(const PostedCall& post, int64_t calls, int64_t bytes) {
       const auto c = static_cast<size_t>(post.collective);
       Counter& counter = post.label.purpose == Purpose::kScalars ? scalars : collectives[c];
       counter.calls += calls;
@@ -89,16 +62,13 @@ struct HostGroup::Meeting {
     }
   };
 
-  // OK when all ranks make the same call. Under point's lock.
-  absl::Status CheckPosts() const;
-
   Abort& abort;
   CallHook hook;
   WaitPoint point;
-  std::vector<Post> posts;      // of the ranks that have arrived; guarded by point
-  int arrived = 0;              // guarded by point
-  int64_t meetings = 0;         // that were complete; guarded by point
-  std::atomic<int> sharing{0};  // ranks between Enter and Leave; raised under point's lock
+  std::vector<PostedCall> posts;  // of the ranks that have arrived; guarded by point
+  int arrived = 0;                // guarded by point
+  int64_t meetings = 0;           // that were complete; guarded by point
+  std::atomic<int> sharing{0};    // ranks between Enter and Leave; raised under point's lock
   std::vector<RankTraffic> traffic;
 };
 
@@ -113,26 +83,24 @@ class HostGroup::Party {
   Party(const Party&) = delete;
   Party& operator=(const Party&) = delete;
 
-  absl::Status Run(const Post& post);
+  absl::Status Run(const PostedCall& post);
   int rank() const { return rank_; }
   int size() const { return meeting_->size(); }
   Traffic traffic() const { return meeting_->traffic[static_cast<size_t>(rank_)].Get(); }
 
  private:
-  void Perform(const Post& post);
+  void Perform(const PostedCall& post);
 
   // Meets the others. True: all are there, buffers_ are theirs, and this rank may use them until it
   // calls Leave. False: the run has failed, and nobody uses this rank's buffer any more.
-  bool Enter(const Post& post);
+  bool Enter(const PostedCall& post);
   void Leave();
 
-  // Part r of a buffer begins at this element.
-  int64_t PartBegin(const Post& post, int r) const { return r * post.buffer.elements / size(); }
-  Buffer OwnPartOf(const Buffer& whole, const Post& post) const;
-  void ReduceOwnPart(const Post& post);
-  void SendOwnPart(const Post& post);
-  void TakeFromRoot(const Post& post);
-  void Count(int rank, const Post& post, int64_t calls, int64_t bytes);
+  Buffer OwnPartOf(const Buffer& whole) const { return PartOf(whole, rank_, size()); }
+  void ReduceOwnPart(const PostedCall& post);
+  void SendOwnPart(const PostedCall& post);
+  void TakeFromRoot(const PostedCall& post);
+  void Count(int rank, const PostedCall& post, int64_t calls, int64_t bytes);
 
   const std::shared_ptr<Meeting> meeting_;
   const int rank_;
@@ -170,7 +138,7 @@ class HostGroup::Member final : public Communicator {
  private:
   void Call(Collective collective, Buffer buffer, int root, CallLabel label) {
     if (size() == 1) return;
-    const Post post{next_number_++, collective, buffer, root, label};
+    const PostedCall post{next_number_++, collective, buffer, root, label};
     device_.Enqueue(StreamId::kCommunication, Name(collective), [party = party_, post] {
       absl::Status status = party->Run(post);
       Publish(party.get());
@@ -193,13 +161,13 @@ std::unique_ptr<Communicator> HostGroup::Join(int rank, Device& device) {
 
 void HostGroup::set_call_hook(CallHook hook) { meeting_->hook = std::move(hook); }
 
-absl::Status HostGroup::Party::Run(const Post& post) {
+absl::Status HostGroup::Party::Run(const PostedCall& post) {
   absl::Status status = Ask(meeting_->hook, InfoOf(rank_, post));
   if (status.ok()) Perform(post);
   return status;
 }
 
-void HostGroup::Party::Perform(const Post& post) {
+void HostGroup::Party::Perform(const PostedCall& post) {
   if (!Enter(post)) return;
   switch (post.collective) {
     case Collective::kAllGather:
@@ -222,7 +190,7 @@ void HostGroup::Party::Perform(const Post& post) {
   Count(rank_, post, 1, 0);
 }
 
-bool HostGroup::Party::Enter(const Post& post) {
+bool HostGroup::Party::Enter(const PostedCall& post) {
   device_.SetWaitingFor(StreamId::kCommunication, Describe(InfoOf(rank_, post)));
   const int64_t meeting = meetings_++;
   bool arrived = false;
@@ -235,7 +203,7 @@ bool HostGroup::Party::Enter(const Post& post) {
       arrived = true;
       meeting_->posts[static_cast<size_t>(rank_)] = post;
       last = ++meeting_->arrived == size();
-      if (last) mismatch = meeting_->CheckPosts();
+      if (last) mismatch = CheckSameCall(meeting_->posts);
       if (!mismatch.ok()) return true;
       if (last) {
         meeting_->arrived = 0;
@@ -247,7 +215,7 @@ bool HostGroup::Party::Enter(const Post& post) {
     if (entered) {
       ++meeting_->sharing;
       buffers_.clear();
-      for (const Post& other : meeting_->posts) buffers_.push_back(other.buffer);
+      for (const PostedCall& other : meeting_->posts) buffers_.push_back(other.buffer);
     }
     return true;
   });
@@ -272,25 +240,9 @@ void HostGroup::Party::Leave() {
   if (--meeting_->sharing == 0) meeting_->sharing.notify_all();
 }
 
-absl::Status HostGroup::Meeting::CheckPosts() const {
-  for (size_t r = 1; r < posts.size(); ++r) {
-    if (SameCall(posts[0], posts[r])) continue;
-    return absl::InternalError(absl::StrCat(
-        "the ranks of a group do not make the same call: rank 0 is in ", DescribeFully(0, posts[0]),
-        ", but rank ", r, " is in ", DescribeFully(static_cast<int>(r), posts[r]),
-        ". All ranks must make the same calls in the same order"));
-  }
-  return absl::OkStatus();
-}
-
-Buffer HostGroup::Party::OwnPartOf(const Buffer& whole, const Post& post) const {
-  const int64_t begin = PartBegin(post, rank_);
-  return whole.Slice(begin, PartBegin(post, rank_ + 1) - begin);
-}
-
-void HostGroup::Party::ReduceOwnPart(const Post& post) {
+void HostGroup::Party::ReduceOwnPart(const PostedCall& post) {
   std::vector<Buffer> parts;
-  for (const Buffer& buffer : buffers_) parts.push_back(OwnPartOf(buffer, post));
+  for (const Buffer& buffer : buffers_) parts.push_back(OwnPartOf(buffer));
   const Buffer own = parts[static_cast<size_t>(rank_)];
   SumInOrder(own, parts);
   for (int r = 0; r < size(); ++r) {
@@ -298,26 +250,26 @@ void HostGroup::Party::ReduceOwnPart(const Post& post) {
   }
 }
 
-void HostGroup::Party::SendOwnPart(const Post& post) {
-  const Buffer own = OwnPartOf(post.buffer, post);
+void HostGroup::Party::SendOwnPart(const PostedCall& post) {
+  const Buffer own = OwnPartOf(post.buffer);
   for (int64_t begin = 0; begin < own.bytes(); begin += kCopyChunk) {
     const auto bytes = static_cast<size_t>(std::min(kCopyChunk, own.bytes() - begin));
     for (int i = 1; i < size(); ++i) {
       const Buffer& to = buffers_[static_cast<size_t>((rank_ + i) % size())];
-      std::memcpy(OwnPartOf(to, post).data + begin, own.data + begin, bytes);
+      std::memcpy(OwnPartOf(to).data + begin, own.data + begin, bytes);
     }
   }
   Count(rank_, post, 0, (size() - 1) * own.bytes());
 }
 
-void HostGroup::Party::TakeFromRoot(const Post& post) {
+void HostGroup::Party::TakeFromRoot(const PostedCall& post) {
   if (rank_ == post.root || post.buffer.empty()) return;
   const Buffer& from = buffers_[static_cast<size_t>(post.root)];
   std::memcpy(post.buffer.data, from.data, static_cast<size_t>(from.bytes()));
   Count(post.root, post, 0, from.bytes());
 }
 
-void HostGroup::Party::Count(int rank, const Post& post, int64_t calls, int64_t bytes) {
+void HostGroup::Party::Count(int rank, const PostedCall& post, int64_t calls, int64_t bytes) {
   meeting_->traffic[static_cast<size_t>(rank)].Add(post, calls, bytes);
 }
 

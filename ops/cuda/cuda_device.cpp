@@ -67,6 +67,7 @@ class CudaDevice::CudaEvent final : public Event {
   }
   const cudaEvent_t handle;  // null: the device has failed
   bool recorded = false;
+  StreamId stream = StreamId::kCompute;  // of the latest record
 };
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Make(const CudaDeviceOptions& options,
@@ -213,6 +214,7 @@ void CudaDevice::Record(Event& event, StreamId stream) {
       ToStatus(cudaEventRecord(cuda_event.handle, Of(stream).handle), "cudaEventRecord");
   if (!status.ok()) return Fail(Annotate(status, absl::StrCat("of event ", event.name())));
   cuda_event.recorded = true;
+  cuda_event.stream = stream;
 }
 
 void CudaDevice::Wait(StreamId stream, const Event& event) {
@@ -220,8 +222,13 @@ void CudaDevice::Wait(StreamId stream, const Event& event) {
   if (!cuda_event.recorded) return;
   if (options_.recorder != nullptr) options_.recorder->OnWait(options_.rank, stream, event);
   if (abort_.failed() || Dropped(event.name(), Name(stream))) return;
-  absl::Status status =
-      ToStatus(cudaStreamWaitEvent(Of(stream).handle, cuda_event.handle, 0), "cudaStreamWaitEvent");
+  const cudaStream_t handle = Of(stream).handle;
+  const auto wait = [&] {
+    return ToStatus(cudaStreamWaitEvent(handle, cuda_event.handle, 0), "cudaStreamWaitEvent");
+  };
+  const bool exposed =
+      stream == StreamId::kCompute && cuda_event.stream == StreamId::kCommunication;
+  absl::Status status = exposed ? communication_waits_.Measure(handle, wait) : wait();
   if (!status.ok()) Fail(Annotate(status, absl::StrCat("for event ", event.name())));
 }
 
@@ -247,6 +254,14 @@ absl::Status CudaDevice::HostWait(const Event& event) {
   }
   SetWaitingFor(StreamId::kCompute, "");
   return status();
+}
+
+double CudaDevice::SecondsExposed(int64_t end) {
+  if (abort_.failed()) return 0;  // what they wait for may never come
+  const absl::StatusOr<double> seconds = communication_waits_.Seconds(end);
+  if (seconds.ok()) return *seconds;
+  Fail(Annotate(seconds.status(), "of a wait for communication"));
+  return 0;
 }
 
 bool CudaDevice::Dropped(std::string_view event, std::string_view waiter) const {

@@ -25,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/wait_times.h"
 #include "ops/device/abort.h"
 #include "ops/device/device.h"
 #include "ops/device/thread_team.h"
@@ -59,6 +60,8 @@ class CudaDevice final : public Device {
   void StopStreams() override;
   Waiting CurrentWait(StreamId stream) const override;
   void SetWaitingFor(StreamId stream, std::string_view what) override;
+  int64_t communication_waits() const override { return communication_waits_.waits(); }
+  double SecondsExposed(int64_t end) override;
 
   // Calls `start`, which puts work into the stream and returns what goes wrong with that, unless
   // the device or the run has failed. The one place where the runtime's own error is asked for.
@@ -133,6 +136,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<Ops> ops_, host_ops_;
   std::function<void()> while_waiting_;
+  WaitTimes communication_waits_;  // of the compute stream
   int64_t next_op_ = 0;
   CopiedBytes copied_;
 

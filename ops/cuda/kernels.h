@@ -16,6 +16,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <span>
 
 #include "ops/bfloat16.h"
 #include "ops/ops.h"
@@ -140,6 +141,15 @@ template <typename P, typename G>
 cudaError_t AdamW(cudaStream_t stream, P* parameters, float* master, G* gradients, float* m,
                   float* v, int64_t n, bool decay, const StepState* state,
                   const OptimizerSettings& settings);
+
+// rank_sums.cu. to[k][i] = ((from[0][i] + from[1][i]) + from[2][i]) + ... for every k, with the
+// bits of SumInOrder (ops/collectives/reduce.h) but for NaN's. Each of `to` is one of `from`, or
+// overlaps none. T is float, BFloat16, double, uint32_t or uint64_t. InvalidValue for more buffers
+// of either kind than kMostSummedRanks, or none.
+inline constexpr int kMostSummedRanks = 64;
+template <typename T>
+cudaError_t SumRanks(cudaStream_t stream, std::span<T* const> to, std::span<const T* const> from,
+                     int64_t n);
 
 }  // namespace zerobox::cuda
 

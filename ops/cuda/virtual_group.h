@@ -13,7 +13,9 @@
 
 namespace zerobox::cuda {
 
-// Of CudaDevices, all of the same GPU; with one rank every call does nothing. `abort` outlives it.
+// Of CudaDevices, all of the same GPU, whose memory must stay until the streams of all have
+// stopped. At most kMostSummedRanks (ops/cuda/kernels.h); with one rank every call does nothing.
+// `abort` outlives it.
 std::unique_ptr<Group> MakeVirtualGroup(int size, CallHook hook, Abort& abort);
 
 }  // namespace zerobox::cuda

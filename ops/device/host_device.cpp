@@ -2,7 +2,9 @@
 #include "ops/device/host_device.h"
 
 #include <cassert>
+#include <chrono>
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -55,6 +57,10 @@ struct HostDevice::State {
   absl::StatusCode code = absl::StatusCode::kOk;  // in parts, for the reason given in Abort
   std::string message;
   std::array<Waiting, kStreams> waiting;
+  std::deque<double> exposed;  // seconds of the waits for communication that are not asked for
+
+  int64_t communication_waits = 0;  // the worker's alone, as is the next
+  int64_t waits_asked = 0;
 
   // Last, so that they end before anything that their work uses.
   std::array<std::unique_ptr<HostStream>, kStreams> streams;
@@ -63,6 +69,8 @@ struct HostDevice::State {
 // Shared by the event, the stream that reaches it and whoever waits for it, as an event may be
 // destroyed or recorded again before.
 struct HostDevice::Mark {
+  explicit Mark(StreamId recorded_on) : stream(recorded_on) {}
+  const StreamId stream;
   bool done = false;
 };
 
@@ -161,7 +169,7 @@ std::unique_ptr<Event> HostDevice::MakeEvent(std::string_view name) {
 
 void HostDevice::Record(Event& event, StreamId stream) {
   if (options_.recorder != nullptr) options_.recorder->OnRecord(rank(), stream, event);
-  std::shared_ptr<Mark> mark = std::make_shared<Mark>();
+  std::shared_ptr<Mark> mark = std::make_shared<Mark>(stream);
   {
     const UnorderedScope scope;
     static_cast<HostEvent&>(event).latest = mark;
@@ -178,8 +186,11 @@ void HostDevice::Wait(StreamId stream, const Event& event) {
   if (latest == nullptr) return;
   if (options_.recorder != nullptr) options_.recorder->OnWait(rank(), stream, event);
   if (Dropped(event.name(), Name(stream))) return;
+  if (stream == StreamId::kCompute && latest->stream == StreamId::kCommunication) {
+    ++state_->communication_waits;
+  }
   if (Inline(stream)) {
-    WaitForMark(stream, event.name(), *latest);
+    WaitInStream(stream, event.name(), *latest);
     return;
   }
   std::shared_ptr<Mark> mark;
@@ -188,7 +199,7 @@ void HostDevice::Wait(StreamId stream, const Event& event) {
     mark = latest;
   }
   Push(stream, [this, stream, name = event.name(), mark = std::move(mark)] {
-    WaitForMark(stream, name, *mark);
+    WaitInStream(stream, name, *mark);
   });
 }
 
@@ -205,14 +216,47 @@ bool HostDevice::Dropped(std::string_view event, std::string_view waiter) const 
   return options_.drop_wait == std::string(event) + " -> " + std::string(waiter);
 }
 
-void HostDevice::WaitForMark(StreamId waiter, const std::string& name, Mark& mark) {
+double HostDevice::WaitForMark(StreamId waiter, const std::string& name, Mark& mark) {
+  double seconds = 0;
   {
     const UnorderedScope scope;
-    SetWaitingFor(waiter, name);
-    if (!state_->events.WaitUntil([&] { return mark.done; })) return;
+    SetWaiting(waiter, name, /*own_event=*/true);
+    const auto begin = std::chrono::steady_clock::now();
+    bool stands_still = false;
+    const bool done = state_->events.WaitUntil([&] {
+      stands_still = stands_still || !mark.done;
+      return mark.done;
+    });
+    if (stands_still) {
+      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    }
+    if (!done) return seconds;
     SetWaitingFor(waiter, "");
   }
   Follow(&mark);
+  return seconds;
+}
+
+void HostDevice::WaitInStream(StreamId stream, const std::string& name, Mark& mark) {
+  const double seconds = WaitForMark(stream, name, mark);
+  if (stream != StreamId::kCompute || mark.stream != StreamId::kCommunication) return;
+  const UnorderedScope scope;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->exposed.push_back(seconds);
+}
+
+int64_t HostDevice::communication_waits() const { return state_->communication_waits; }
+
+double HostDevice::SecondsExposed(int64_t end) {
+  const UnorderedScope scope;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  double seconds = 0;
+  // Fewer than were enqueued, in a failed run.
+  for (; state_->waits_asked < end && !state_->exposed.empty(); ++state_->waits_asked) {
+    seconds += state_->exposed.front();
+    state_->exposed.pop_front();
+  }
+  return seconds;
 }
 
 void HostDevice::Copy(StreamId stream, Buffer to, Buffer from) {
@@ -289,12 +333,16 @@ Waiting HostDevice::CurrentWait(StreamId stream) const {
 }
 
 void HostDevice::SetWaitingFor(StreamId stream, std::string_view what) {
+  SetWaiting(stream, what, /*own_event=*/false);
+}
+
+void HostDevice::SetWaiting(StreamId stream, std::string_view what, bool own_event) {
   // What was waited for when the run failed stays named, also while the queues run empty.
   if (abort_.failed()) return;
   const UnorderedScope scope;
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->waiting[static_cast<size_t>(stream)] = {std::string(what),
-                                                  std::chrono::steady_clock::now()};
+                                                  std::chrono::steady_clock::now(), own_event};
 }
 
 }  // namespace zerobox

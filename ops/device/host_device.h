@@ -70,6 +70,8 @@ class HostDevice final : public Device {
 
   Waiting CurrentWait(StreamId stream) const override;
   void SetWaitingFor(StreamId stream, std::string_view what) override;
+  int64_t communication_waits() const override;
+  double SecondsExposed(int64_t end) override;
 
   Abort& abort() { return abort_; }
   int rank() const { return options_.rank; }
@@ -86,8 +88,12 @@ class HostDevice final : public Device {
   void Push(StreamId stream, std::function<void()> item);
   // The edge from `mark` to a stream or the host is drop_wait's.
   bool Dropped(std::string_view event, std::string_view waiter) const;
-  // Blocks the thread of `waiter` until `mark` is done or the run is aborted.
-  void WaitForMark(StreamId waiter, const std::string& name, Mark& mark);
+  // Blocks the thread of `waiter` until `mark` is done or the run is aborted. Returns for how long,
+  // in seconds: 0 if it was done already.
+  double WaitForMark(StreamId waiter, const std::string& name, Mark& mark);
+  // The same where the stream runs; keeps the time of compute's waits for communication.
+  void WaitInStream(StreamId stream, const std::string& name, Mark& mark);
+  void SetWaiting(StreamId stream, std::string_view what, bool own_event);
   HostDeviceOptions options_;
   Abort& abort_;
   std::unique_ptr<State> state_;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -551,6 +552,59 @@ TEST_P(CudaDeviceTest, TellsTheRecorderWhatIsEnqueuedAndWhenHostWorkRuns) {
                                       "end 1 to_host fill 1"}));
 }
 
+TEST_P(CudaDeviceTest, TakesTheTimeThatComputeStandsStillForCommunication) {
+  constexpr auto kWork = std::chrono::milliseconds(2);
+  constexpr int kRounds = 3;
+  Abort abort;
+  auto device = MakeDevice(abort);
+  const auto event = device->MakeEvent("edge");
+  int created = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    Launch(*device, kCommunication, [&] {
+      const auto begin = std::chrono::steady_clock::now();
+      while (std::chrono::steady_clock::now() - begin < kWork) continue;
+    });
+    device->Record(*event, kCommunication);
+    device->Wait(kCompute, *event);
+    device->Wait(kCompute, *event);
+    EXPECT_EQ(device->communication_waits(), 2 * (round + 1));
+    // Neither another stream's wait for communication nor compute's for another stream.
+    device->Wait(kToHost, *event);
+    device->Record(*event, kFromHost);
+    device->Wait(kCompute, *event);
+    ASSERT_TRUE(WaitForAll(*device).ok());
+    const double first = device->SecondsExposed(2 * round + 1);
+    EXPECT_TRUE(first > 0);
+    // Where compute came to its wait before communication began.
+    if (GetParam() == Policy::kComputeFirst) {
+      EXPECT_TRUE(first >= std::chrono::duration<double>(kWork).count()) << first;
+    }
+    EXPECT_TRUE(device->SecondsExposed(2 * round + 2) > 0);
+    EXPECT_EQ(device->SecondsExposed(2 * round + 2), 0) << "each wait is asked for once";
+    if (round == 0) created = fake_cuda::LiveNow().events;
+    EXPECT_EQ(fake_cuda::LiveNow().events, created) << "events are used again";
+  }
+  EXPECT_EQ(device->communication_waits(), 2 * kRounds);
+  fake_cuda::FailCall("cudaEventElapsedTime", 1);
+  device->Record(*event, kCommunication);
+  device->Wait(kCompute, *event);
+  ASSERT_TRUE(WaitForAll(*device).ok());
+  EXPECT_EQ(device->SecondsExposed(2 * kRounds + 1), 0);
+  EXPECT_THAT(std::string(device->status().message()), HasSubstr("rank 0: cudaEventElapsedTime: "));
+}
+
+TEST_P(CudaDeviceTest, TakesNoTimeOfAWaitThatIsDropped) {
+  Abort abort;
+  CudaDeviceOptions options = Options();
+  options.drop_wait = "edge -> compute";
+  auto device = MakeDevice(abort, options);
+  const auto event = device->MakeEvent("edge");
+  device->Record(*event, kCommunication);
+  device->Wait(kCompute, *event);
+  EXPECT_EQ(device->communication_waits(), 0);
+  EXPECT_EQ(fake_cuda::LiveNow().events, 1);
+}
+
 // One of everything, twice. The first error, of set-up or later.
 absl::Status UseEverything() {
   Abort abort;
@@ -576,6 +630,11 @@ absl::Status UseEverything() {
     const absl::Status status = device->HostWait(*done);
     EXPECT_EQ(status, device->status());
     device->Wait(kFromHost, *done);
+    device->Record(*done, kCommunication);
+    device->Wait(kCompute, *done);
+    device->Record(*done, kCompute);
+    (void)device->HostWait(*done);
+    (void)device->SecondsExposed(i + 1);
   }
   device->StopStreams();
   return device->status();
@@ -584,7 +643,7 @@ absl::Status UseEverything() {
 TEST_P(CudaDeviceTest, AnErrorOfAnyCallIsReturnedWithItsNameAndNothingHangs) {
   ASSERT_TRUE(UseEverything().ok());
   const std::map<std::string, int> calls = fake_cuda::Calls();
-  EXPECT_GE(calls.size(), 17u);
+  EXPECT_GE(calls.size(), 18u);
   for (const auto& [function, times] : calls) {
     const bool clean_up = function == "cudaFree" || function == "cudaFreeHost" ||
                           function == "cudaStreamDestroy" || function == "cudaEventDestroy" ||
@@ -650,6 +709,13 @@ TEST(FakeRuntime, ReportsWhatItsHeaderSays) {
   ASSERT_EQ(cudaMemsetAsync(data, 0, 16, stream), cudaSuccess);
   fake_cuda::HostAccess({data, 16, true});
   EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty()) << "not run yet";
+  cudaEvent_t event;
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDefault), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+  EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
+  ASSERT_EQ(cudaStreamWaitEvent(stream, event, 0), cudaSuccess);
+  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("an event that takes times")));
+  ASSERT_EQ(cudaEventDestroy(event), cudaSuccess);
   ASSERT_EQ(cudaFree(data), cudaSuccess);
   EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("work is queued")));
   fake_cuda::Reset({});

@@ -20,6 +20,7 @@
 #include "tests/cuda_runs.h"
 #include "tests/emulation/fake_cublaslt.h"
 #include "tests/emulation/fake_runtime.h"
+#include "tests/emulation/train_runs.h"
 #include "tests/small_run.h"
 #include "trainer/gpt.h"
 #include "trainer/model_file.h"
@@ -48,18 +49,6 @@ SmallRun OnHost(const CudaRunKind& kind, const TrainHooks& hooks = {}) {
 SmallRun OnGpu(const CudaRunKind& kind, Policy policy, const TrainHooks& hooks = {}) {
   fake_cuda::Reset({.policy = policy});
   return RunSmall(SettingsOf(kind, "cuda"), hooks);
-}
-
-void ExpectSameLosses(const SmallRun& gpu, const SmallRun& host, DType dtype) {
-  const LossDifference difference = Difference(gpu.result, host.result);
-  EXPECT_TRUE(difference.value <= LossTolerance(dtype)) << difference.where;
-}
-
-void ExpectEqual(const Ledger& found, const Ledger& expected) {
-  EXPECT_EQ(found.live, expected.live);
-  EXPECT_EQ(found.peak, expected.peak);
-  EXPECT_EQ(found.at_peak, expected.at_peak);
-  EXPECT_EQ(found.peak_bytes, expected.peak_bytes);
 }
 
 class CudaTrain : public testing::TestWithParam<CudaRunKind> {
@@ -93,11 +82,7 @@ TEST_P(CudaTrain, GivesTheHostsLossesUnderEveryOrderOfItsStreams) {
     ASSERT_EQ(gpu.result.step_metrics.size(), 10u);
     ASSERT_EQ(gpu.result.eval_metrics.size(), 2u);
     ExpectSameLosses(gpu, host, kind.dtype);
-    const RankResult& found = gpu.result.ranks[0];
-    ExpectEqual(found.memory, expected.memory);
-    ExpectEqual(found.host_memory, expected.host_memory);
-    EXPECT_EQ(found.step_copies, expected.step_copies);
-    EXPECT_EQ(found.step_copies, gpu.plan.ranks[0].step_copies);
+    ExpectSameTables(gpu, host);
     std::map<std::string, int> calls = fake_cuda::Calls();
     EXPECT_GT(calls["cudaLaunchKernelExC"], 500);
     EXPECT_EQ(calls["cudaMalloc"], 1);

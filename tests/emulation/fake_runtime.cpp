@@ -41,6 +41,11 @@ cudaError_t Query(Machine& machine, const void* what, const Ready& ready, const 
   return cudaSuccess;
 }
 
+void CheckTiming(const Machine& machine, const CUevent_st& event, const char* who) {
+  if (!event.timing || machine.options().timing) return;
+  Report(std::string(who) + " for an event that takes times");
+}
+
 cudaError_t Allocate(Machine& machine, void** data, size_t bytes, bool pinned) {
   const int device = Machine::Get().thread().device;
   *data = nullptr;
@@ -319,10 +324,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return Call("cudaEventCreateWithFlags", [&](Machine& machine) {
-    const bool timing = (flags & cudaEventDisableTiming) == 0;
-    if (timing && !machine.options().timing) Report("an event is created that takes times");
-    *event = new CUevent_st{
-        .device = Machine::Get().thread().device, .timing = timing, .latest = nullptr};
+    *event = new CUevent_st{.device = Machine::Get().thread().device,
+                            .timing = (flags & cudaEventDisableTiming) == 0,
+                            .latest = nullptr};
     ++machine.live_events;
     return cudaSuccess;
   });
@@ -359,6 +363,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
       Report("cudaStreamWaitEvent on an event that was never recorded: CUDA does not wait for it");
       return cudaSuccess;
     }
+    zerobox::fake_cuda::CheckTiming(machine, *event, "a stream waits");
     return machine.Push(stream, {.kind = Operation::Kind::kWait,
                                  .name = "cudaStreamWaitEvent",
                                  .accesses = {},
@@ -373,6 +378,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return Call("cudaEventQuery", [&](Machine& machine) {
     const std::shared_ptr<zerobox::fake_cuda::EventRecord> record = event->latest;
     if (record == nullptr) return cudaSuccess;
+    zerobox::fake_cuda::CheckTiming(machine, *event, "the host waits");
     return zerobox::fake_cuda::Query(
         machine, record.get(), [record] { return record->done; }, record->clock);
   });

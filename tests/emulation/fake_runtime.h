@@ -50,7 +50,9 @@ struct Options {
   // and the waiting calls fail.
   bool may_stall = false;
   int64_t device_bytes = int64_t{1} << 30;  // what one device has
-  bool timing = false;                      // events may take times, which costs a GPU something
+  // Streams and the host may wait for events that take times. It costs a GPU something, so those
+  // that are edges take none.
+  bool timing = false;
   // The streams of a thread's device in reports, in the order of creation.
   std::vector<std::string> stream_names = {"compute", "communication", "to_host", "from_host"};
 };
