@@ -297,6 +297,8 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, const char* function,
     }
   }
   if (said) device_.SetWaitingFor(kCommunication, "");
+  // What NCCL tried in vain on the way is its own affair, and not the next call's error.
+  (void)cudaGetLastError();
   return absl::OkStatus();
 }
 
