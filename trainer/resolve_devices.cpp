@@ -83,7 +83,7 @@ absl::StatusOr<int64_t> LeastFree(const Machine& machine, int gpus) {
   std::optional<int64_t> least;
   for (int gpu = 0; gpu < gpus; ++gpu) {
     const absl::StatusOr<int64_t> free = machine.free_gpu_memory(gpu);
-    if (!free.ok()) return free;
+    if (!free.ok()) return free.status();
     least = std::min(least.value_or(*free), *free);
   }
   return least.value_or(0);
