@@ -105,6 +105,7 @@ tests_emulation_support := \
   tests/emulation/warp.cpp \
 
 tests_nccl_support := \
+  tests/emulation/fake_collective.cpp \
   tests/emulation/fake_nccl.cpp \
 
 # Tests of what nvcc makes of the kernels, by an interpreter of PTX, BUILD=emu-ptx: of the interpreter; and the

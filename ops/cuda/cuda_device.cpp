@@ -240,7 +240,10 @@ absl::Status CudaDevice::HostWait(const Event& event) {
   SetWaitingFor(StreamId::kCompute, event.name());
   for (Pause pause; !abort_.failed(); pause()) {
     const cudaError_t error = cudaEventQuery(cuda_event.handle);
-    if (error == cudaSuccess) break;
+    if (error == cudaSuccess) {
+      if (while_waiting_) while_waiting_();  // what it looks after may have ended too
+      break;
+    }
     if (error == cudaErrorNotReady) {
       (void)cudaGetLastError();  // the runtime keeps it as if it were one
       if (while_waiting_) while_waiting_();

@@ -297,6 +297,8 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, const char* function,
     }
   }
   if (said) device_.SetWaitingFor(kCommunication, "");
+  // What NCCL tried in vain on the way is its own affair, and not the next call's error.
+  (void)cudaGetLastError();
   return absl::OkStatus();
 }
 
@@ -316,6 +318,7 @@ void NcclCommunicator::Stop() {
   device_.set_while_waiting(nullptr);
   bool finalized = false;
   if (!abort_.failed()) {
+    log_.Look();
     absl::Status status = Settle(ncclCommFinalize(communicator_), "ncclCommFinalize",
                                  [] { return "the end of all ranks' calls"; });
     finalized = status.ok() && !abort_.failed();
