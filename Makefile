@@ -86,6 +86,7 @@ test: ## builds and runs the tests; TESTS="layout" only these, BUILD=asan|tsan u
 ifneq (,$(and $(emulated),$(emulation_missing)))
 	@echo $(call quote,$(emulation_missing))
 else
+	$(if $(and $(emulated),$(nccl_missing)),@echo $(call quote,$(nccl_missing)))
 	+@$(call build,$(if $(emulated),,$(program)) $(test_programs))
 	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(tests_out) $(TESTS)
 endif
@@ -139,7 +140,10 @@ clean: ## removes build/ (trained runs stay)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 18
-	@echo '  V=1 shows whole commands; BUILD=asan or tsan builds with sanitizers; -jN uses N cores (default: all).'
+	@echo '  CUDA=1 builds for GPUs too (the default where there is one), CUDA=0 does not; CUDA_HOME=DIR is where the toolkit is,'
+	@echo '  NCCL_HOME=DIR where NCCL is; CUDA_ARCHS="80 90" are the architectures (default: $(CUDA_ARCHS), as far as nvcc knows them).'
+	@echo '  V=1 shows whole commands; BUILD=asan or tsan builds with sanitizers, BUILD=emu, emu-asan, emu-race or emu-ptx runs the'
+	@echo '  tests of the CUDA kernels without a GPU; -jN uses N cores (default: all).'
 
 # A single file, such as build/asan/tests/layout_test.
 build/%: FORCE
@@ -267,7 +271,7 @@ $(out)/bench/%: $(out)/obj/bench/%.o $(library) | $(build_info_object)
 
 # clang-tidy takes seconds a file, so a file that passed is looked at again only when it or a header of it changes.
 tidy_sources := $(library_sources) $(main_source) $(bench_sources) $(if $(cuda_include),$(ops_cuda_device_sources))
-tidy_flags = $(cpp_flags) $(cuda_include:%=-isystem %) -std=c++20
+tidy_flags = $(cpp_flags) $(cuda_flags) -std=c++20
 tidy: $(tidy_sources:%=build/tidy/%.passed)
 build/tidy/%.passed: % .clang-tidy
 	@mkdir -p $(@D)

@@ -5,7 +5,6 @@ bench_sources := \
   bench/kernels.cpp \
   bench/training.cpp \
 
-
 # Of one program, build/gpu-check, which needs the CUDA toolkit: see ops/cuda/build.mk.
 gpu_check_sources := \
   bench/gpu_check/check.cpp \
@@ -17,9 +16,11 @@ gpu_check_sources := \
   bench/gpu_check/matmuls.cpp \
   bench/gpu_check/pytorch.cpp \
   bench/gpu_check/report.cpp \
+  bench/gpu_check/several.cpp \
   bench/gpu_check/step_profile.cpp \
   bench/gpu_check/timer.cpp \
   bench/gpu_check/training.cpp \
+  bench/gpu_check/trial.cpp \
 
 gpu_check_main := \
   bench/gpu_check/main.cpp \

@@ -40,13 +40,23 @@ ops_cuda_device_sources := \
   ops/cuda/cuda_group.cpp \
   ops/cuda/cuda_ops.cpp \
   ops/cuda/matmul.cpp \
-  ops/cuda/no_nccl.cpp \
   ops/cuda/virtual_group.cpp \
   ops/cuda/wait_times.cpp \
 
 # And what tests have a fake of instead.
 ops_cuda_library_sources := \
   ops/cuda/cublaslt.cpp \
+  ops/cuda/library.cpp \
+
+# The same two, of NCCL, where its header is; and what stands for them where it is not. See ops/cuda/build.mk.
+ops_cuda_nccl_sources := \
+  ops/cuda/nccl_group.cpp \
+
+ops_cuda_nccl_library_sources := \
+  ops/cuda/nccl.cpp \
+
+ops_cuda_no_nccl_sources := \
+  ops/cuda/no_nccl.cpp \
 
 # Those that nvcc compiles, and for tests the emulator's compiler: see ops/cuda/build.mk.
 ops_cuda_sources := \

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The train command in this process, with runs that are disturbed.
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/flags/reflection.h"
@@ -19,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -33,9 +38,8 @@ class CommandTrainTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // Trains a small model; what was printed is in out_ and err_.
-  int Train(std::vector<std::string> flags, const TrainHooks& hooks) {
-    const absl::FlagSaver saver;
+  // Of a small model.
+  std::vector<std::string> Flags(std::vector<std::string> flags) const {
     const std::vector<std::string> small = {"--data=" + (folder_ / "book.txt").string(),
                                             "--out=" + (folder_ / "out").string(),
                                             "--n_layer=2",
@@ -49,9 +53,15 @@ class CommandTrainTest : public testing::Test {
                                             "--device_memory=64MiB",
                                             "--sample_bytes=20"};
     flags.insert(flags.begin(), small.begin(), small.end());
+    return flags;
+  }
+
+  // Trains it; what was printed is in out_ and err_.
+  int Train(const std::vector<std::string>& flags, const TrainHooks& hooks) {
+    const absl::FlagSaver saver;
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
-    const int code = TrainProgram(flags, hooks);
+    const int code = TrainProgram(Flags(flags), hooks);
     out_ = testing::internal::GetCapturedStdout();
     err_ = testing::internal::GetCapturedStderr();
     return code;
@@ -187,6 +197,58 @@ TEST_F(CommandTrainTest, EndsWith3AndSaysWhereEveryDeviceWasWhenAWorkerFails) {
     EXPECT_THAT(err_, HasSubstr(device));
   }
   EXPECT_THAT(Contents("log.txt"), HasSubstr("a cable was pulled"));
+}
+
+#ifndef __SANITIZE_THREAD__  // which calls threads that _exit finds a leak
+TEST_F(CommandTrainTest, EndsWith3WhenAWorkerDoesNotComeBackFromAFailure) {
+  std::atomic<bool> hangs{false}, never{false};
+  TrainHooks hooks;
+  hooks.watch.look_seconds = 0.001;
+  hooks.watch.grace_seconds = 0.001;
+  hooks.call = [&](const CallInfo& call) {
+    if (call.number != 7) return absl::OkStatus();
+    if (call.rank == 2) {
+      hangs = true;
+      hangs.notify_all();
+      never.wait(false);
+    }
+    if (call.rank == 1) hangs.wait(false);
+    return call.rank == 1 ? absl::InternalError("a cable was pulled") : absl::OkStatus();
+  };
+  EXPECT_EXIT(TrainProgram(Flags({"--zero_stage=3", "--devices=3"}), hooks),
+              testing::ExitedWithCode(3),
+              AllOf(HasSubstr("zerobox: a worker failed after step 0: rank 1: "),
+                    HasSubstr("a cable was pulled"), HasSubstr("\n  device 0: "),
+                    HasSubstr("\n  device 1: "),
+                    HasSubstr("\n  device 2: did not come back: step 1, waiting for ")));
+  // What the process said is in the log that it leaves.
+  EXPECT_THAT(Contents("log.txt"), HasSubstr("\n  device 2: did not come back: step 1"));
+  EXPECT_TRUE(fs::exists(folder_ / "out" / "config.json"));
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "model.safetensors"));
+}
+#endif
+
+TEST_F(CommandTrainTest, EndsWith3WhenARankIsSilent) {
+  std::atomic<bool> silent{false};
+  std::atomic<int64_t> ahead{0};  // seconds, by which the watch's clock is
+  std::array<std::atomic<const Device*>, 2> devices{};
+  TrainHooks hooks;
+  hooks.after_setup = [&](int rank, Device& device) { devices[rank] = &device; };
+  hooks.watch.look_seconds = 0.001;
+  hooks.watch.clock = [&] {
+    return std::chrono::steady_clock::now() + std::chrono::seconds(ahead.load());
+  };
+  hooks.watch.after_look = [&] { ahead += silent ? 1 : 0; };
+  hooks.call = [&](const CallInfo& call) {
+    if (call.rank != 1 || call.number != 7) return absl::OkStatus();
+    silent = true;
+    while (devices[1].load()->status().ok()) std::this_thread::yield();
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Train({"--zero_stage=2", "--devices=2", "--collective_timeout=5"}, hooks), 3);
+  EXPECT_THAT(err_, HasSubstr("rank 0 has waited 5 s for "));
+  EXPECT_THAT(err_, HasSubstr("\n  device 1: step "));
+  EXPECT_THAT(Contents("log.txt"), HasSubstr("rank 0 has waited 5 s for "));
 }
 
 TEST_F(CommandTrainTest, ShowsSkippedSteps) {

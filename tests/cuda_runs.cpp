@@ -44,7 +44,9 @@ void Compare(double found, double expected, const std::string& what, LossDiffere
 }  // namespace
 
 std::string NameOf(const CudaRunKind& kind) {
-  return std::string(Name(kind.dtype)) + "_" + kind.name;
+  const char* where = kind.devices == 1 ? "" : kind.on_one_gpu ? "_on_one_gpu" : "_devices";
+  return absl::StrCat(std::string(Name(kind.dtype)), "_", kind.name,
+                      kind.devices == 1 ? "" : absl::StrCat("_", kind.devices), where);
 }
 
 std::vector<CudaRunKind> CudaRunKinds() {
@@ -58,10 +60,25 @@ std::vector<CudaRunKind> CudaRunKinds() {
   return kinds;
 }
 
+std::vector<CudaRunKind> SeveralDevicesKinds(int devices, bool on_one_gpu) {
+  std::vector<CudaRunKind> kinds;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (CudaRunKind kind : kKinds) {
+      if (kind.odd_width) continue;
+      kind.dtype = dtype;
+      kind.devices = devices;
+      kind.on_one_gpu = on_one_gpu;
+      kinds.push_back(kind);
+    }
+  }
+  return kinds;
+}
+
 TrainSettings SettingsOf(const CudaRunKind& kind, const char* device) {
   TrainSettings settings = SmallSettings();
   settings.device = device;
-  settings.devices = 1;
+  settings.devices = kind.devices;
+  settings.virtual_devices = kind.on_one_gpu && settings.device == "cuda";
   settings.threads = 2;
   settings.model = {.n_layer = 2, .n_head = 2, .n_embd = 24, .seq_len = 11, .vocab_size = 61};
   if (kind.odd_width) settings.model.n_head = 3, settings.model.n_embd = 21;

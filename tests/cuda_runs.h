@@ -20,12 +20,17 @@ struct CudaRunKind {
   ActivationCheckpointing checkpointing = ActivationCheckpointing::kNone;
   bool offload_optimizer = false, offload_activations = false;
   bool odd_width = false;  // to which cuBLASLt fuses no GELU
+  int devices = 1;
+  bool on_one_gpu = false;  // else each has one
 };
 // "bf16_selective_offloaded"
 std::string NameOf(const CudaRunKind& kind);
 std::vector<CudaRunKind> CudaRunKinds();
 
-// Ten steps and two evaluations on one device, "host" or "cuda".
+// Those whose ranks do something else at each stage: all stages, on so many devices.
+std::vector<CudaRunKind> SeveralDevicesKinds(int devices, bool on_one_gpu);
+
+// Ten steps and two evaluations on devices "host" or "cuda".
 TrainSettings SettingsOf(const CudaRunKind& kind, const char* device);
 
 // How far losses may be apart, relatively. In bf16 the GPU rounds at other places than the host.

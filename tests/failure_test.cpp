@@ -109,7 +109,7 @@ std::string PhaseOf(const Case& c, int64_t number) {
 }
 
 // "reduce-scatter number 5 (gradients, unit 1)"
-std::string Describe(const CallInfo& call) {
+std::string TextOf(const CallInfo& call) {
   std::string kind(Name(call.collective));
   kind.replace(kind.find('_'), 1, "-");
   std::string unit = call.label.unit < 0 ? "" : ", unit " + std::to_string(call.label.unit);
@@ -135,7 +135,7 @@ TEST_P(Failure, AtAnyCollectiveCallOfAnyRankEndsTheRunAndSaysWhereEachRankWas) {
     };
     hooks.call = [&](const CallInfo& call) -> absl::Status {
       if (call.rank != failing || call.number != number) return absl::OkStatus();
-      failed_call = Describe(call);
+      failed_call = TextOf(call);
       // The others cannot get further than this call; it fails once all stand there.
       for (int rank = 0; rank < kDevices; ++rank) {
         if (rank == failing) continue;

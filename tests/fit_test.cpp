@@ -368,6 +368,44 @@ TEST(CheckFit, AGpuTakesOnlyItsHostSideFromTheMachine) {
             std::string::npos);
 }
 
+TEST(CheckFit, CountsAllDevicesOfAGpuThatTheyShare) {
+  TrainSettings settings;
+  settings.device = "cuda";
+  settings.virtual_devices = true;
+  const RunPlan plan = PlanRun(settings).value();
+  const int64_t device = ReservedBytes(plan.ranks[0].regions);
+  settings.device_memory_bytes = device;
+  int64_t free = 4 * device;
+  const Machine machine = {.free_gpu_memory = [&free](int gpu) {
+    EXPECT_EQ(gpu, 0);
+    return free;
+  }};
+  EXPECT_TRUE(CheckFit(settings, plan, machine).ok());
+  --free;
+  const absl::Status status = CheckFit(settings, plan, machine);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("its 4 devices need "), std::string::npos) << status;
+  EXPECT_NE(status.message().find(WithCommas(4 * device)), std::string::npos) << status;
+  EXPECT_NE(status.message().find("their GPU has "), std::string::npos) << status;
+  settings.virtual_devices = false;  // each has one
+  EXPECT_TRUE(CheckFit(settings, plan, machine).ok());
+}
+
+// Devices that are to share less memory may be fewer; of GPUs each has its own.
+TEST(WhatWouldFit, AdvisesFewerDevicesWhereTheyShareAGpu) {
+  ResolvedTrain resolved;
+  resolved.settings.device = "cuda";
+  resolved.settings.device_memory_bytes = 1 << 20;
+  resolved.flags = {{"device_memory", Topic::kDevicesAndMemory, int64_t{1} << 20, "derived"}};
+  const Machine machine = {.available_memory = int64_t{1} << 40,
+                           .free_gpu_memory = [](int) { return int64_t{1} << 40; }};
+  std::string text = WhatWouldFit(resolved, machine);
+  EXPECT_EQ(text.find("fewer --devices"), std::string::npos) << text;
+  resolved.settings.virtual_devices = true;
+  text = WhatWouldFit(resolved, machine);
+  EXPECT_NE(text.find("fewer --devices"), std::string::npos) << text;
+}
+
 std::set<std::string> Keys(const Json& object) {
   std::set<std::string> keys;
   for (const auto& item : object.items()) keys.insert(item.key());

@@ -90,6 +90,8 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
   const absl::FlagSaver saver;
   EXPECT_EQ(absl::GetFlag(FLAGS_device), "auto");
   EXPECT_EQ(absl::GetFlag(FLAGS_devices), 4);
+  EXPECT_FALSE(absl::GetFlag(FLAGS_virtual));
+  EXPECT_EQ(absl::GetFlag(FLAGS_collective_timeout), 600);
   EXPECT_EQ(absl::GetFlag(FLAGS_zero_stage), 0);
   EXPECT_EQ(absl::GetFlag(FLAGS_dtype), "fp32");
   EXPECT_FALSE(absl::GetFlag(FLAGS_tf32));
@@ -129,7 +131,7 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
                   "seq_len", "vocab_size", "dropout", "micro_batch", "grad_accum", "steps", "lr",
                   "min_lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "grad_clip", "seed",
                   "eval_interval", "eval_batches", "sample_bytes", "dry_run", "run", "prompt",
-                  "bytes", "temperature", "top_k"));
+                  "bytes", "temperature", "top_k", "virtual", "collective_timeout"));
 }
 
 TEST(Flags, RefuseAbsurdNumbersEverywhere) {
@@ -150,7 +152,7 @@ TEST(Flags, RefuseAbsurdNumbersEverywhere) {
       ++refused;
     }
   }
-  EXPECT_EQ(refused, 30 * 9);
+  EXPECT_EQ(refused, 31 * 9);
 }
 
 TEST(Flags, RefuseZeroWhereItMeansNothing) {
@@ -159,8 +161,9 @@ TEST(Flags, RefuseZeroWhereItMeansNothing) {
                            "grad_accum", "steps", "lr", "eps", "eval_batches"}) {
     EXPECT_THAT(ErrorOf({std::string("--") + name + "=0"}), HasSubstr("wanted a")) << name;
   }
-  for (const char* name : {"zero_stage", "dropout", "min_lr", "warmup", "weight_decay", "beta1",
-                           "beta2", "grad_clip", "seed", "eval_interval", "sample_bytes"}) {
+  for (const char* name :
+       {"zero_stage", "dropout", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "grad_clip",
+        "seed", "eval_interval", "sample_bytes", "collective_timeout"}) {
     EXPECT_EQ(ErrorOf({std::string("--") + name + "=0"}), "") << name;
   }
 }
@@ -173,10 +176,14 @@ TEST(Flags, RefuseAnEpsThatIsZeroInFp32) {
 TEST(Flags, SayWhatTheyWanted) {
   EXPECT_EQ(ErrorOf({"--devices=65"}),
             "--devices=65: wanted a whole number from 1 to 64, found '65'; leave the flag out for "
-            "its default (4; with a GPU 1)");
+            "its default (4; with GPUs all of them)");
   EXPECT_THAT(ErrorOf({"--beta1=1"}), HasSubstr("wanted a number from 0 to below 1"));
   EXPECT_THAT(ErrorOf({"--lr=0"}), HasSubstr("wanted a number above 0 up to 1000"));
   EXPECT_THAT(ErrorOf({"--device_memory=5XB"}), HasSubstr("512MiB"));
+  EXPECT_EQ(
+      ErrorOf({"--collective_timeout=-1"}),
+      "--collective_timeout=-1: wanted a whole number from 0 to 1000000000, found '-1'; leave "
+      "the flag out for its default (600)");
   EXPECT_THAT(ErrorOf({"--dry_run=maybe"}), HasSubstr("wanted true or false"));
   EXPECT_THAT(ErrorOf({"--n_layer=0"}), HasSubstr("its default (from --model)"));
 }
@@ -248,6 +255,16 @@ TEST(Help, ShowsEveryFlagOfItsCommandAndNoOther) {
         "\nModel\n", "\nBatch and schedule\n", "\nOptimizer\n", "\nEvaluation and sampling\n"}) {
     EXPECT_THAT(train, HasSubstr(topic));
   }
+}
+
+TEST(Help, SaysWhoDecidesWhichGpusThereAre) {
+  const std::string train = FlagsHelp(kTrainCommand);
+  const auto of = [&](const std::string& flag) {
+    const size_t begin = train.find("  --" + flag);
+    return train.substr(begin, train.find("\n  --", begin) - begin);
+  };
+  EXPECT_THAT(of("device="), HasSubstr("CUDA_VISIBLE_DEVICES"));
+  EXPECT_THAT(of("devices="), HasSubstr("CUDA_VISIBLE_DEVICES"));
 }
 
 TEST(Help, FitsAScreen) {

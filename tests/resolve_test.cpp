@@ -15,10 +15,10 @@ namespace {
 using ::testing::HasSubstr;
 
 const Machine kMachine = {.cores = 6, .available_memory = 1000000};
-const Machine kMachineWithGpus = {.cores = 6,
-                                  .available_memory = 1000000,
-                                  .count_gpus = [] { return 8; },
-                                  .free_gpu_memory = [](int) { return 2000; }};
+const Machine kMachineWithGpu = {.cores = 6,
+                                 .available_memory = 1000000,
+                                 .count_gpus = [] { return 1; },
+                                 .free_gpu_memory = [](int) { return 2000; }};
 
 absl::StatusOr<ResolvedTrain> Resolve(std::vector<std::string> arguments,
                                       const std::string& data = "book.txt",
@@ -129,78 +129,20 @@ std::pair<std::string, std::string> Is(const char* value, const char* source) {
   return {value, source};
 }
 
-TEST(Resolve, TakesAGpuWhereThereIsOne) {
-  for (const char* device : {"--device=auto", "--device=cuda"}) {
-    const ResolvedTrain resolved = Resolve({device}, "book.txt", kMachineWithGpus).value();
-    const bool derived = std::string(device) == "--device=auto";
-    EXPECT_EQ(Found(resolved, "device"), Is("cuda", derived ? "derived" : "flag"));
-    EXPECT_EQ(Found(resolved, "devices"), Is("1", "derived"));
-    EXPECT_EQ(Found(resolved, "dtype"), Is("bf16", "derived"));
-    EXPECT_EQ(Found(resolved, "device_memory"), Is("1800", "derived"));  // 90% of 2000
-    EXPECT_EQ(resolved.settings.device, "cuda");
-    EXPECT_EQ(resolved.settings.devices, 1);
-    EXPECT_EQ(resolved.settings.dtype, DType::kBFloat16);
-    EXPECT_EQ(resolved.settings.threads, 6);
-    EXPECT_EQ(resolved.settings.global_batch(), 4);
-  }
-  const ResolvedTrain given =
-      Resolve({"--devices=1", "--dtype=fp32", "--device_memory=500"}, "book.txt", kMachineWithGpus)
-          .value();
-  EXPECT_EQ(Found(given, "device"), Is("cuda", "derived"));
-  EXPECT_EQ(Found(given, "dtype"), Is("fp32", "flag"));
-  EXPECT_EQ(Found(given, "device_memory"), Is("500", "flag"));
-  EXPECT_THAT(ErrorOf({"--dtype=fp8"}, kMachineWithGpus), HasSubstr("leave the flag out for bf16"));
-}
-
-TEST(Resolve, TakesHostDevicesWhereMoreAreWantedThanOneGpu) {
-  for (const std::vector<std::string>& flags :
-       std::vector<std::vector<std::string>>{{"--devices=4"}, {"--device=host"}}) {
-    const ResolvedTrain resolved = Resolve(flags, "book.txt", kMachineWithGpus).value();
-    EXPECT_EQ(resolved.settings.device, "host");
-    EXPECT_EQ(resolved.settings.devices, 4);
-    EXPECT_EQ(resolved.settings.dtype, DType::kFloat32);
-    EXPECT_EQ(resolved.settings.device_memory_bytes, 225000);
-  }
-  EXPECT_THAT(ErrorOf({"--device=cuda", "--devices=2"}, kMachineWithGpus),
-              testing::AllOf(HasSubstr("--device=cuda with --devices=2"), HasSubstr("one GPU")));
-}
-
 TEST(Resolve, TakesTf32OnAGpuOnly) {
-  EXPECT_FALSE(Resolve({"--dtype=fp32"}, "book.txt", kMachineWithGpus)->settings.tf32);
-  EXPECT_TRUE(Resolve({"--dtype=fp32", "--tf32"}, "book.txt", kMachineWithGpus)->settings.tf32);
-  EXPECT_THAT(ErrorOf({"--tf32", "--device=host"}, kMachineWithGpus),
+  EXPECT_FALSE(Resolve({"--dtype=fp32"}, "book.txt", kMachineWithGpu)->settings.tf32);
+  EXPECT_TRUE(Resolve({"--dtype=fp32", "--tf32"}, "book.txt", kMachineWithGpu)->settings.tf32);
+  EXPECT_THAT(ErrorOf({"--tf32", "--device=host"}, kMachineWithGpu),
               testing::AllOf(HasSubstr("--tf32 with --device=host"), HasSubstr("wanted a GPU")));
 }
 
 TEST(Resolve, RefusesHeadsThatTheGpusKernelsAreNotMadeFor) {
-  EXPECT_EQ(ErrorOf({"--n_embd=512", "--n_head=4"}, kMachineWithGpus), "");
-  EXPECT_EQ(ErrorOf({"--n_embd=520", "--n_head=4", "--device=host"}, kMachineWithGpus), "");
-  EXPECT_THAT(ErrorOf({"--n_embd=520", "--n_head=4"}, kMachineWithGpus),
+  EXPECT_EQ(ErrorOf({"--n_embd=512", "--n_head=4"}, kMachineWithGpu), "");
+  EXPECT_EQ(ErrorOf({"--n_embd=520", "--n_head=4", "--device=host"}, kMachineWithGpu), "");
+  EXPECT_THAT(ErrorOf({"--n_embd=520", "--n_head=4"}, kMachineWithGpu),
               testing::AllOf(HasSubstr("--n_embd=520 with --n_head=4"),
                              HasSubstr("at most 128 channels on a GPU, found 130"),
                              HasSubstr("--n_head=5 would do")));
-}
-
-TEST(Resolve, AsksForGpusOnlyWhereTheyMayBeUsed) {
-  int asked = 0;
-  const Machine machine = {.cores = 6,
-                           .available_memory = 1000000,
-                           .count_gpus = [&asked] { return ++asked; },
-                           .free_gpu_memory = [&asked](int) { return ++asked; }};
-  EXPECT_TRUE(Resolve({"--device=host"}, "book.txt", machine).ok());
-  EXPECT_TRUE(Resolve({"--devices=2"}, "book.txt", machine).ok());
-  EXPECT_EQ(asked, 0);
-  EXPECT_TRUE(Resolve({"--device_memory=1GiB"}, "book.txt", machine).ok());
-  EXPECT_EQ(asked, 1);
-}
-
-TEST(Resolve, AFailureOfTheGpuIsSaid) {
-  Machine machine = kMachineWithGpus;
-  machine.free_gpu_memory = [](int) { return absl::InternalError("cudaMemGetInfo: broken"); };
-  EXPECT_THAT(ErrorOf({}, machine), HasSubstr("cudaMemGetInfo: broken"));
-  machine.count_gpus = [] { return absl::UnavailableError("no driver"); };
-  EXPECT_EQ(Resolve({}, "book.txt", machine)->settings.device, "host");
-  EXPECT_THAT(ErrorOf({"--device=cuda"}, machine), HasSubstr("--device=cuda: no driver"));
 }
 
 TEST(Resolve, DerivesAFinalLearningRateBelowALowPeak) {

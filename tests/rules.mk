@@ -19,6 +19,7 @@ tests_sources := \
   tests/fit_test.cpp \
   tests/flags_test.cpp \
   tests/formulas_test.cpp \
+  tests/given_up_test.cpp \
   tests/gpt_test.cpp \
   tests/host_ops_test.cpp \
   tests/host_side_test.cpp \
@@ -36,6 +37,7 @@ tests_sources := \
   tests/program_test.cpp \
   tests/pytorch_test.cpp \
   tests/reference_ops_test.cpp \
+  tests/resolve_devices_test.cpp \
   tests/resolve_test.cpp \
   tests/run_folder_test.cpp \
   tests/safetensors_test.cpp \
@@ -43,6 +45,7 @@ tests_sources := \
   tests/screen_test.cpp \
   tests/signals_test.cpp \
   tests/skip_test.cpp \
+  tests/watch_test.cpp \
 
 # Linked into every test program.
 tests_support_sources := \
@@ -76,6 +79,11 @@ tests_emulation_sources := \
   tests/emulation/virtual_group_test.cpp \
   tests/emulation/virtual_train_test.cpp \
 
+# And where NCCL's header is, these.
+tests_nccl_sources := \
+  tests/emulation/fake_nccl_test.cpp \
+  tests/emulation/nccl_test.cpp \
+
 # Kernels that are for tests alone.
 tests_emulation_kernels := \
   tests/emulation/gpu_kernels.cu \
@@ -95,6 +103,10 @@ tests_emulation_support := \
   tests/emulation/simt.cpp \
   tests/emulation/symbols.cpp \
   tests/emulation/warp.cpp \
+
+tests_nccl_support := \
+  tests/emulation/fake_collective.cpp \
+  tests/emulation/fake_nccl.cpp \
 
 # Tests of what nvcc makes of the kernels, by an interpreter of PTX, BUILD=emu-ptx: of the interpreter; and the
 # emulator's tests of kernels, and of training, with the PTX for an architecture.

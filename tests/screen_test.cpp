@@ -455,7 +455,7 @@ TEST(Header, ShowsTheBatchIdentityAndFits) {
   example.settings.grad_accum = 3;
   const DataFacts facts = {
       .train_tokens = 1000000, .train_sequences = 4800, .validation_sequences = 10};
-  const std::string header = Header(example.settings, "tiny", example.plan, &facts, {});
+  const std::string header = Header(example.settings, "tiny", example.plan, &facts, "", {});
   EXPECT_THAT(header, HasSubstr("4 micro_batch × 3 grad_accum × 2 devices = 24 sequences"));
   EXPECT_THAT(header, HasSubstr("24 × 128 = 3,072 tokens a step, 400 steps = 1.23M tokens"));
   EXPECT_THAT(header, HasSubstr("Ψ = 1,000 parameters"));
@@ -468,11 +468,31 @@ TEST(Header, ShowsTheBatchIdentityAndFits) {
   example.settings.dropout = 0.125;
   example.settings.activation_checkpointing = ActivationCheckpointing::kSelective;
   example.settings.offload_optimizer = example.settings.offload_activations = true;
-  EXPECT_THAT(Header(example.settings, "gpt2-xl", example.plan, nullptr, {}),
+  EXPECT_THAT(Header(example.settings, "gpt2-xl", example.plan, nullptr, "", {}),
               HasSubstr("parameters in bf16, gradients in fp32\n"));
-  EXPECT_THAT(Header(example.settings, "gpt2-xl", example.plan, nullptr, {}),
+  EXPECT_THAT(Header(example.settings, "gpt2-xl", example.plan, nullptr, "", {}),
               HasSubstr("activation checkpointing selective; offload optimizer,activations\n"));
-  EXPECT_LE(Widest(Header(example.settings, "gpt2-xl", example.plan, nullptr, {})), 80);
+  EXPECT_LE(Widest(Header(example.settings, "gpt2-xl", example.plan, nullptr, "", {})), 80);
+}
+
+TEST(Header, SaysWhichDevicesTheseAre) {
+  Example example;
+  const auto header = [&](const std::string& about) {
+    return Header(example.settings, "tiny", example.plan, nullptr, about, {});
+  };
+  EXPECT_THAT(header(""), HasSubstr("A GPT on 2 devices, ZeRO-3\n"));
+  EXPECT_THAT(header(""), Not(HasSubstr("  devices ")));
+  const std::string host =
+      header("host devices: this machine has 1 GPU for 2 devices; --virtual puts them all on it");
+  EXPECT_THAT(host, HasSubstr("\n  devices   host devices: this machine has 1 GPU for 2 devices; "
+                              "--virtual puts\n            them all on it\n  model "));
+  EXPECT_LE(Widest(host), 80);
+  example.settings.device = "cuda";
+  const std::string gpus = header("NVLink between all GPUs");
+  EXPECT_THAT(gpus, HasSubstr("A GPT on 2 GPUs, ZeRO-3\n"));
+  EXPECT_THAT(gpus, HasSubstr("\n  devices   NVLink between all GPUs\n"));
+  example.settings.virtual_devices = true;
+  EXPECT_THAT(header(""), HasSubstr("A GPT on 2 devices of one GPU, ZeRO-3\n"));
 }
 
 TEST(Tables, ShowTheStepProgram) {

@@ -2,8 +2,11 @@
 //
 // zerobox train: flags -> settings -> data -> plan -> run folder -> run -> tables and files. All
 // that can be refused is refused before the run folder is made.
+#include <unistd.h>
+
 #include <csignal>
 #include <ctime>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -30,8 +33,12 @@ namespace {
 // Shows and writes what a run reports while it goes on.
 class Reporter final : public RunObserver {
  public:
-  Reporter(Screen& screen, RunFolder& folder, int64_t steps)
-      : screen_(screen), folder_(folder), progress_(screen, steps) {}
+  Reporter(Screen& screen, RunFolder& folder, int64_t steps,
+           std::function<void(const RunResult&)> on_failure)
+      : screen_(screen),
+        folder_(folder),
+        progress_(screen, steps),
+        on_failure_(std::move(on_failure)) {}
   void OnStep(const StepMetrics& metrics) override {
     folder_.Append(metrics);
     progress_.OnStep(metrics);
@@ -40,11 +47,17 @@ class Reporter final : public RunObserver {
     folder_.Append(metrics);
     screen_.Print(EvalText(metrics, screen_.style()));
   }
+  // Threads that hang cannot be joined, and what they use cannot be destroyed.
+  [[noreturn]] void OnGivenUp(const RunResult& result) override {
+    on_failure_(result);
+    _exit(kWorkerFailed);
+  }
 
  private:
   Screen& screen_;
   RunFolder& folder_;
   Progress progress_;
+  const std::function<void(const RunResult&)> on_failure_;
 };
 
 absl::Status CheckBatch(const TrainSettings& settings, const Dataset& dataset) {
@@ -119,7 +132,7 @@ class TrainCommand {
 
   std::string HeaderText() {
     return Header(settings(), resolved_.model, plan_, dataset_ ? &facts_ : nullptr,
-                  screen_.style());
+                  resolved_.about_devices, screen_.style());
   }
 
   int DryRun() {
@@ -179,7 +192,8 @@ class TrainCommand {
         absl::StrCat("  ", screen_.style().Dim(Left("files", 10)), settings().out, "/\n\n"));
     // Until here a signal ends the program as usual; from here on it ends the run in order.
     CatchStopSignals();
-    Reporter reporter(screen_, *folder_, settings().steps);
+    Reporter reporter(screen_, *folder_, settings().steps,
+                      [this](const RunResult& result) { ReportFailure(result); });
     const RunResult result =
         zerobox::Train(settings(), plan_, *dataset_, &reporter, StopSignal, hooks_);
     if (result.status.ok() || result.steps > 0) {

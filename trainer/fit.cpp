@@ -21,9 +21,26 @@ int64_t DeviceReservations(const RunPlan& plan) {
   return all;
 }
 
+// Of devices that share one memory, fewer have more each.
+bool ShareMemory(const TrainSettings& settings) {
+  return settings.device != "cuda" || settings.virtual_devices;
+}
+
 // Of the machine's memory, by devices that bring none of their own.
 int64_t DevicesOnMachine(const TrainSettings& settings, const RunPlan& plan) {
   return settings.device == "cuda" ? 0 : DeviceReservations(plan);
+}
+
+// Whether the GPU that several devices share has room for all of them.
+absl::Status CheckGpu(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
+  if (settings.device != "cuda" || !settings.virtual_devices) return absl::OkStatus();
+  const absl::StatusOr<int64_t> free = machine.free_gpu_memory(0);
+  if (!free.ok()) return free.status();
+  const int64_t needed = DeviceReservations(plan);
+  if (needed <= *free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the run does not fit: its ", settings.devices, " devices need ", HumanBytes(needed), " (",
+      WithCommas(needed), " bytes) together, their GPU has ", HumanBytes(*free), " free"));
 }
 
 // What a setting costs in speed, in hundredths of a step's compute: rough numbers, of which only
@@ -164,12 +181,17 @@ std::vector<std::string> OtherChanges(const ResolvedTrain& resolved, const Train
   other = least;
   other.bucket_bytes = 1;  // a parameter a bucket
   if (SavesMuch(least, other)) changes.push_back("a smaller --bucket_bytes");
-  // A device's share of the machine grows where others go; a capacity that was given does not.
+  // A device's share of the memory grows where others go; a capacity that was given does not, nor
+  // what a GPU of its own has.
   const absl::StatusOr<RunPlan> plan = PlanRun(least);
-  const bool machine_short = plan.ok() && DevicesOnMachine(least, *plan) + HostReservations(*plan) >
-                                              machine.available_memory;
+  const bool machine_short =
+      plan.ok() &&
+      (DevicesOnMachine(least, *plan) + HostReservations(*plan) > machine.available_memory ||
+       !CheckGpu(least, *plan, machine).ok());
   const bool derived = Derived(resolved, "device_memory");
-  if (least.devices > 1 && (derived || machine_short)) changes.push_back("fewer --devices");
+  if (least.devices > 1 && ((derived && ShareMemory(least)) || machine_short)) {
+    changes.push_back("fewer --devices");
+  }
   changes.push_back("a smaller --seq_len, --n_layer or --n_embd");
   if (!derived && plan.ok() && LargestReservation(*plan) > least.device_memory_bytes) {
     changes.push_back("where the machine has it, more --device_memory");
@@ -193,6 +215,7 @@ absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const 
         " bytes) on a device, --device_memory is ", HumanBytes(settings.device_memory_bytes), " (",
         WithCommas(settings.device_memory_bytes), " bytes)"));
   }
+  if (absl::Status status = CheckGpu(settings, plan, machine); !status.ok()) return status;
   const int64_t devices = DevicesOnMachine(settings, plan);
   const int64_t host = HostReservations(plan);
   if (devices + host > machine.available_memory) {

@@ -17,7 +17,8 @@
 namespace zerobox {
 
 // ResourceExhausted, with wanted and found bytes, where a device's reservation exceeds
-// --device_memory, or those of all devices and their host sides exceed the machine's free memory.
+// --device_memory, those of all devices exceed the free memory of the GPU that they share, or they
+// and their host sides exceed the machine's.
 absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const Machine& machine);
 
 // Other settings for the same model and the same global batch: stage, checkpointing, offload and

@@ -71,16 +71,22 @@ ZEROBOX_FLAG(std::string, run, "runs/latest", "The run folder whose model writes
 //---- Devices and memory
 
 ZEROBOX_FLAG(std::string, device, "auto",
-             "What computes: host (threads of this machine), cuda (a GPU; this version trains on "
-             "one), or auto (a GPU where this build and this machine have one and --devices asks "
-             "for no more).",
+             "What computes: host (threads of this machine), cuda (GPUs, one a device), or auto: "
+             "GPUs where this build and this machine have as many as --devices asks for, or "
+             "--virtual is given. CUDA_VISIBLE_DEVICES decides which GPUs there are.",
              .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand,
              .placeholder = "auto|host|cuda");
-ZEROBOX_FLAG(int64_t, devices, 4, "How many devices share the work: the N of ZeRO.",
+ZEROBOX_FLAG(int64_t, devices, 4,
+             "How many devices share the work: the N of ZeRO. GPUs are taken from the first that "
+             "CUDA_VISIBLE_DEVICES shows.",
              .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "N",
-             .range = {.min = 1, .max = 64}, .default_text = "4; with a GPU 1");
+             .range = {.min = 1, .max = 64}, .default_text = "4; with GPUs all of them");
+ZEROBOX_FLAG(bool, virtual, false,
+             "Put all devices on one GPU, however many --devices asks for. Slower than one device "
+             "that has the GPU to itself: it is for watching ZeRO, and for trying a run out.",
+             .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "");
 ZEROBOX_FLAG(int64_t, threads, 0,
-             "Threads of this machine that compute, shared by the devices; with a GPU, what is "
+             "Threads of this machine that compute, shared by the devices; with GPUs, what is "
              "offloaded.",
              .topic = Topic::kDevicesAndMemory, .commands = kBothCommands, .placeholder = "N",
              .range = {.min = 1, .max = 1024}, .default_text = "the cores of this process");
@@ -88,7 +94,14 @@ ZEROBOX_FLAG(zerobox::Bytes, device_memory, {},
              "Memory of each device; a run whose plan does not fit is refused.",
              .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "SIZE",
              .range = {.min = 1, .max = 0x1p50},
-             .default_text = "90% of the free memory / devices; with a GPU 90% of its own");
+             .default_text =
+                 "90% of the free memory / devices; with GPUs 90% of what each has free, with "
+                 "--virtual / devices");
+ZEROBOX_FLAG(int64_t, collective_timeout, 600,
+             "Seconds that a device may wait for the others before the run fails, with a report of "
+             "where each was; 0: for ever. Evaluating and saving do not count.",
+             .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "SECONDS",
+             .range = {.min = 0, .max = 1e9});
 
 //---- ZeRO
 

@@ -85,6 +85,8 @@ ABSL_DECLARE_FLAG(std::string, out);
 ABSL_DECLARE_FLAG(bool, dry_run);
 ABSL_DECLARE_FLAG(std::string, device);
 ABSL_DECLARE_FLAG(int64_t, devices);
+ABSL_DECLARE_FLAG(bool, virtual);
+ABSL_DECLARE_FLAG(int64_t, collective_timeout);
 ABSL_DECLARE_FLAG(int64_t, threads);
 ABSL_DECLARE_FLAG(zerobox::Bytes, device_memory);
 ABSL_DECLARE_FLAG(int64_t, zero_stage);

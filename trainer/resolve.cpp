@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "ops/device/host_memory.h"
+#include "trainer/resolver.h"
 
 namespace zerobox {
 namespace {
@@ -32,67 +33,6 @@ constexpr std::pair<std::string_view, ModelConfig> kPresets[] = {
 
 // More than any machine has, far less than 64 bits count.
 constexpr double kAbsurdBytes = 1e16;
-
-// The value of each flag, with its source, as the checks and the run folder want them.
-class Resolver {
- public:
-  explicit Resolver(const CommandLine& line) : line_(line) {}
-
-  // The flag's value where it was given, else `otherwise`, whose source is `source`.
-  template <typename T>
-  T Take(const absl::Flag<T>& flag, std::string_view name, std::string_view source = "default",
-         std::optional<T> otherwise = std::nullopt) {
-    T value = absl::GetFlag(flag);
-    if (const auto given = line_.sources.find(name); given != line_.sources.end()) {
-      source = given->second;
-    } else if (otherwise) {
-      value = *otherwise;
-    }
-    Note(name, ToValue(value), source);
-    return value;
-  }
-
-  // The value that a flag comes to, where it was left to the program (auto).
-  void Derive(std::string_view name, std::string_view value) {
-    for (ResolvedFlag& flag : flags_) {
-      if (flag.name == name) flag.value = std::string(value), flag.source = "derived";
-    }
-  }
-  // The same value, as it is written best.
-  void Rewrite(std::string_view name, std::string_view value) {
-    for (ResolvedFlag& flag : flags_) {
-      if (flag.name == name) flag.value = std::string(value);
-    }
-  }
-  bool Given(std::string_view name) const { return line_.Given(name); }
-
-  // In the order of definition, whatever the order of Take.
-  std::vector<ResolvedFlag> TakeFlags() {
-    std::vector<ResolvedFlag> ordered;
-    for (const FlagInfo& info : AllFlags()) {
-      for (ResolvedFlag& flag : flags_) {
-        if (flag.name == info.name) ordered.push_back(std::move(flag));
-      }
-    }
-    return ordered;
-  }
-
- private:
-  static FlagValue ToValue(Bytes bytes) { return bytes.value; }
-  template <typename T>
-  static FlagValue ToValue(const T& value) {
-    return FlagValue(std::in_place_type<T>, value);
-  }
-  void Note(std::string_view name, FlagValue value, std::string_view source) {
-    flags_.push_back(
-        {std::string(name), FindFlag(name)->topic, std::move(value), std::string(source)});
-  }
-
-  const CommandLine& line_;
-  std::vector<ResolvedFlag> flags_;
-};
-
-#define ZEROBOX_TAKE(name, ...) Take(FLAGS_##name, #name __VA_OPT__(, ) __VA_ARGS__)
 
 absl::StatusOr<ModelConfig> ResolveModel(Resolver& resolver, std::string& model) {
   model = resolver.ZEROBOX_TAKE(model);
@@ -159,54 +99,6 @@ absl::Status ResolveSchedule(Resolver& resolver, TrainSettings& settings) {
         "--warmup=", optimizer.warmup_steps, " with --steps=", settings.steps,
         ": wanted a warm-up that ends within the run; lower --warmup or raise --steps"));
   }
-  return absl::OkStatus();
-}
-
-// host or cuda. This version trains on one GPU, so that auto takes none where more devices are
-// wanted.
-absl::StatusOr<std::string> ResolveDevice(Resolver& resolver, const Machine& machine) {
-  const std::string device = resolver.ZEROBOX_TAKE(device);
-  if (device != "auto" && device != "host" && device != "cuda") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--device=", device, ": wanted auto, host or cuda, found '", device, "'; try host"));
-  }
-  if (device == "host") return device;
-  const int64_t devices = resolver.Given("devices") ? absl::GetFlag(FLAGS_devices) : 1;
-  if (device == "auto") {
-    const std::string found = devices == 1 && machine.count_gpus().ok() ? "cuda" : "host";
-    resolver.Derive("device", found);
-    return found;
-  }
-  if (const absl::StatusOr<int> gpus = machine.count_gpus(); !gpus.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--device=cuda: ", gpus.status().message()));
-  }
-  if (devices != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--device=cuda with --devices=", devices,
-                                                   ": this version trains on one GPU; give "
-                                                   "--devices=1, or --device=host"));
-  }
-  return device;
-}
-
-absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, TrainSettings& settings) {
-  absl::StatusOr<std::string> device = ResolveDevice(resolver, machine);
-  if (!device.ok()) return device.status();
-  settings.device = *std::move(device);
-  const bool cuda = settings.device == "cuda";
-  settings.devices =
-      static_cast<int>(cuda ? resolver.ZEROBOX_TAKE(devices, "derived", std::optional<int64_t>(1))
-                            : resolver.ZEROBOX_TAKE(devices));
-  settings.threads = static_cast<int>(
-      resolver.ZEROBOX_TAKE(threads, "derived", std::optional<int64_t>(machine.cores)));
-  int64_t free = machine.available_memory;
-  if (cuda && !resolver.Given("device_memory")) {
-    const absl::StatusOr<int64_t> of_gpu = machine.free_gpu_memory(0);
-    if (!of_gpu.ok()) return of_gpu.status();
-    free = *of_gpu;
-  }
-  const int64_t share = static_cast<int64_t>(0.9 * static_cast<double>(free)) / settings.devices;
-  settings.device_memory_bytes =
-      resolver.ZEROBOX_TAKE(device_memory, "derived", std::optional(Bytes{share})).value;
   return absl::OkStatus();
 }
 
@@ -421,7 +313,7 @@ absl::StatusOr<ResolvedTrain> ResolveTrain(const CommandLine& line, const Machin
   settings.eval_interval = resolver.ZEROBOX_TAKE(eval_interval);
   settings.eval_batches = resolver.ZEROBOX_TAKE(eval_batches);
   settings.sample_bytes = resolver.ZEROBOX_TAKE(sample_bytes);
-  if (absl::Status status = ResolveDevices(resolver, machine, settings); !status.ok()) {
+  if (absl::Status status = ResolveDevices(resolver, machine, resolved); !status.ok()) {
     return status;
   }
   ResolveZero(resolver, settings);

@@ -27,6 +27,9 @@ struct Machine {
   // Asked only where GPUs may be used, because that wakes the driver.
   std::function<absl::StatusOr<int>()> count_gpus = CountGpus;
   std::function<absl::StatusOr<int64_t>(int gpu)> free_gpu_memory = FreeGpuMemory;
+  // Asked only where several GPUs are to be used.
+  std::function<absl::Status()> check_nccl = CheckNccl;
+  std::function<absl::StatusOr<GpuLinks>(int gpus)> links = FindGpuLinks;
 };
 Machine ThisMachine();
 
@@ -45,6 +48,8 @@ struct ResolvedTrain {
   TrainSettings settings;
   std::string model;                  // the preset's name
   bool auto_grad_accum_dtype = true;  // chosen by AutoGradAccumDType
+  // For the header: how the GPUs reach each other, or why the devices are none; else "".
+  std::string about_devices;
   std::vector<ResolvedFlag> flags;
 };
 struct ResolvedSample {
@@ -56,6 +61,9 @@ struct ResolvedSample {
 // given: the run folder chooses its name. Errors: see ParseArguments.
 absl::StatusOr<ResolvedTrain> ResolveTrain(const CommandLine& line, const Machine& machine);
 absl::StatusOr<ResolvedSample> ResolveSample(const CommandLine& line, const Machine& machine);
+
+// "NVLink between all GPUs", and so on, for a line of the header.
+std::string DescribeLinks(const GpuLinks& links);
 
 // What --grad_accum_dtype=auto means: with one micro-batch nothing is added up over and over, so
 // the type of training will do; else fp32.

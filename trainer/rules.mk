@@ -19,6 +19,8 @@ trainer_sources := \
   trainer/plan_parts.cpp \
   trainer/replica.cpp \
   trainer/resolve.cpp \
+  trainer/resolve_devices.cpp \
+  trainer/resolver.cpp \
   trainer/run_folder.cpp \
   trainer/sampler.cpp \
   trainer/screen.cpp \
@@ -29,5 +31,6 @@ trainer_sources := \
   trainer/text.cpp \
   trainer/traffic_table.cpp \
   trainer/train.cpp \
+  trainer/watch.cpp \
   trainer/worker.cpp \
 

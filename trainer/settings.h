@@ -54,6 +54,10 @@ struct TrainSettings {
   int threads = 1;                  // of the machine, shared by the devices
   int64_t device_memory_bytes = 0;  // capacity of each device
 
+  // For how long a rank may wait for others in one collective call, or before an evaluation; time
+  // in which a rank evaluates or saves is not counted. 0: for ever.
+  double collective_timeout_seconds = 600;
+
   int zero_stage = 0;
   DType dtype = DType::kFloat32;             // of parameters and activations
   DType grad_accum_dtype = DType::kFloat32;  // of gradients, kept and sent

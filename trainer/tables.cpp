@@ -17,8 +17,11 @@ constexpr std::array<std::string_view, 4> kStageNames = {
     "P_os+g: optimizer states and gradients are shared",
     "P_os+g+p: optimizer states, gradients and parameters are shared"};
 
-// "4 devices", "1 GPU"
+// "4 devices", "1 GPU", "4 devices of one GPU"
 std::string OnDevices(const TrainSettings& settings) {
+  if (settings.virtual_devices) {
+    return absl::StrCat(Plural(settings.devices, "device", "devices"), " of one GPU");
+  }
   return settings.device == "cuda" ? Plural(settings.devices, "GPU", "GPUs")
                                    : Plural(settings.devices, "device", "devices");
 }
@@ -26,7 +29,7 @@ std::string OnDevices(const TrainSettings& settings) {
 }  // namespace
 
 std::string Header(const TrainSettings& settings, const std::string& model, const RunPlan& plan,
-                   const DataFacts* data, const Style& style) {
+                   const DataFacts* data, const std::string& about_devices, const Style& style) {
   const ModelConfig& shape = settings.model;
   const int64_t batch = settings.global_batch();
   const int64_t tokens = batch * shape.seq_len;
@@ -38,6 +41,10 @@ std::string Header(const TrainSettings& settings, const std::string& model, cons
   text += TableTitle(absl::StrCat("A GPT on ", OnDevices(settings), ", ZeRO-", settings.zero_stage),
                      style);
   more(std::string(kStageNames[static_cast<size_t>(settings.zero_stage)]));
+  if (!about_devices.empty()) {
+    constexpr int kColumn = 12;
+    text += Lines("  " + style.Dim(Left("devices", kColumn - 3)), about_devices, kColumn);
+  }
   row("model", absl::StrCat(model, ": Ψ = ", WithCommas(plan.parameters), " parameters in ",
                             std::string(Name(settings.dtype)), ", gradients in ",
                             std::string(Name(settings.grad_accum_dtype))));

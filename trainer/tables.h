@@ -22,9 +22,9 @@ struct DataFacts {
   int64_t validation_sequences = 0;
 };
 
-// Model with Psi, batch identity, data, optimizer, devices.
+// Model with Psi, batch identity, data, optimizer, devices. `about_devices`: see ResolvedTrain.
 std::string Header(const TrainSettings& settings, const std::string& model, const RunPlan& plan,
-                   const DataFacts* data, const Style& style);
+                   const DataFacts* data, const std::string& about_devices, const Style& style);
 
 // What each device holds at its peak, by category: predicted, and measured beside it once there are
 // `measured` ranks (may be empty). Devices with the same numbers share one block; a device that

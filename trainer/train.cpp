@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "ops/cuda/cuda.h"
 #include "trainer/board.h"
 #include "trainer/gpt.h"
+#include "trainer/watch.h"
 #include "trainer/worker.h"
 
 namespace zerobox {
@@ -37,6 +39,41 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGroup(const TrainSettings& settings,
   return group;
 }
 
+std::vector<std::thread> StartThreads(std::deque<Worker>& workers, Watch& watch, Abort& abort) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < std::ssize(workers); ++rank) {
+    Worker& worker = workers[rank];
+    try {
+      threads.emplace_back([&worker, &watch, rank] {
+        worker.Run();
+        watch.Back(rank);
+      });
+    } catch (const std::system_error& error) {
+      abort.Fail(absl::ResourceExhaustedError(absl::StrCat("the machine does not give device ",
+                                                           rank, " a thread: ", error.what(),
+                                                           ". Use fewer devices")));
+      watch.Back(rank);
+    }
+  }
+  return threads;
+}
+
+// What a failed run, some of whose workers do not come back, has to say: not more than may be read
+// while they run.
+RunResult KnownOf(const std::deque<Worker>& workers, Watch& watch, const Abort& abort) {
+  RunResult result;
+  result.status = abort.status();
+  result.steps = workers[0].status().steps();
+  for (int rank = 0; rank < std::ssize(workers); ++rank) {
+    const Worker& worker = workers[rank];
+    result.steps = std::min(result.steps, worker.status().steps());
+    result.where.push_back(watch.IsBack(rank)
+                               ? worker.where()
+                               : absl::StrCat("did not come back: ", worker.status().Where()));
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<int64_t> EvaluationSequences(const TrainSettings& settings, const Dataset& dataset) {
@@ -59,7 +96,7 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
 
   const std::vector<int64_t> eval_sequences = EvaluationSequences(settings, dataset);
   Abort abort;
-  abort.set_observer(hooks.waits);
+  if (hooks.waits != nullptr) abort.set_observer(hooks.waits);
   const absl::StatusOr<std::unique_ptr<Group>> group =
       MakeGroup(settings, *layout, hooks.call, abort);
   result.status = group.status();
@@ -71,17 +108,16 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
                        abort,    **group, board,   stop,  barrier};
 
   std::deque<Worker> workers;
-  std::vector<std::thread> threads;
+  std::vector<const RankStatus*> ranks;
+  ranks.reserve(static_cast<size_t>(settings.devices));
   for (int rank = 0; rank < settings.devices; ++rank) {
-    Worker& worker = workers.emplace_back(run, rank);
-    try {
-      threads.emplace_back([&worker] { worker.Run(); });
-    } catch (const std::system_error& error) {
-      abort.Fail(absl::ResourceExhaustedError(absl::StrCat("the machine does not give device ",
-                                                           rank, " a thread: ", error.what(),
-                                                           ". Use fewer devices")));
-    }
+    ranks.push_back(&workers.emplace_back(run, rank).status());
   }
+  Watch watch(ranks, settings.collective_timeout_seconds, hooks.watch, abort);
+  std::vector<std::thread> threads = StartThreads(workers, watch, abort);
+  watch.UntilAllAreBack([&] {
+    if (observer != nullptr) observer->OnGivenUp(KnownOf(workers, watch, abort));
+  });
   for (std::thread& thread : threads) thread.join();
 
   result.status = abort.status();

@@ -16,6 +16,7 @@
 #include "ops/device/recorder.h"
 #include "trainer/results.h"
 #include "trainer/settings.h"
+#include "trainer/watch.h"
 
 namespace zerobox {
 
@@ -26,6 +27,10 @@ class RunObserver {
   virtual ~RunObserver() = default;
   virtual void OnStep(const StepMetrics& metrics) = 0;
   virtual void OnEval(const EvalMetrics& metrics) = 0;
+  // On the thread that called Train, once, when the run has failed and some workers do not come
+  // back: what is known of it, and `where` they are. The run can no longer be ended in order; if
+  // this returns, Train goes on waiting for them.
+  virtual void OnGivenUp(const RunResult& /*result*/) {}
 };
 
 // For tests: ways to disturb a run, or to watch it.
@@ -42,6 +47,7 @@ struct TrainHooks {
   std::string drop_wait;          // see HostDeviceOptions
   Recorder* recorder = nullptr;
   WaitObserver* waits = nullptr;
+  WatchHooks watch;
   // Fills a parameter's initial values, instead of the model's own; on the threads of all ranks.
   std::function<void(const std::string& name, float* values, int64_t elements)> initial_parameter;
   // The trained parameters, one at a time, on the thread of rank 0; as floats, whatever their type.
@@ -54,7 +60,8 @@ absl::StatusOr<RunPlan> PlanRun(const TrainSettings& settings);
 
 // Trains, evaluates, and writes settings.out/model.safetensors (if `out` is not empty). `plan` is
 // that of the same settings. `stop_signal` is asked before each step; not 0: the run ends there, in
-// order. An error in one worker stops all; nothing hangs.
+// order. An error in one worker stops all, and so does a worker that is silent for longer than
+// settings.collective_timeout_seconds.
 RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Dataset& dataset,
                 RunObserver* observer, const std::function<int()>& stop_signal,
                 const TrainHooks& hooks = {});

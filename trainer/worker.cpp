@@ -17,7 +17,8 @@
 
 namespace zerobox {
 
-Worker::Worker(const RunContext& run, int rank) : run_(run), settings_(run.settings), rank_(rank) {}
+Worker::Worker(const RunContext& run, int rank)
+    : run_(run), settings_(run.settings), rank_(rank), status_(run.hooks.watch.clock) {}
 
 Worker::~Worker() = default;
 
@@ -27,17 +28,19 @@ void Worker::Run() {
     status = SetUp();
     if (status.ok()) status = TrainAndSave();
   } catch (const std::exception& e) {
-    status = absl::InternalError(absl::StrCat("device ", rank_, ", ", phase_, ": ", e.what()));
+    status =
+        absl::InternalError(absl::StrCat("device ", rank_, ", ", status_.phase(), ": ", e.what()));
   }
   if (!status.ok()) run_.abort.Fail(status);  // the first one counts
-  where_ = phase_;
   if (device_ != nullptr) Finish();
+  where_ = status_.Where();
 }
 
 absl::Status Worker::SetUp() {
   if (absl::Status status = MakeDevice(); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("device ", rank_, ": ", status.message()));
   }
+  status_.SetDevice(device_.get());
   communicator_ = run_.group.Join(rank_, *device_);
   replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
@@ -112,7 +115,7 @@ absl::Status Worker::TrainAndSave() {
 }
 
 absl::Status Worker::TrainStep(int64_t step) {
-  phase_ = absl::StrCat("step ", step);
+  status_.SetPhase(absl::StrCat("step ", step));
   const Traffic sent = communicator_->traffic();
   const CopiedBytes copied = device_->copied();
   const int64_t targets = Targets(step);
@@ -140,7 +143,11 @@ absl::Status Worker::PostSteps(int64_t last) {
     const absl::StatusOr<StepOutcome> outcome = replica_->Outcome();
     if (!outcome.ok()) return outcome.status();
     ++posted_;
-    run_.board.PostStep(rank_, posted_, *outcome, Targets(posted_));
+    {
+      const RankStatus::Pause pause(status_);  // it is shown, and written
+      run_.board.PostStep(rank_, posted_, *outcome, Targets(posted_));
+    }
+    status_.SetSteps(posted_);
   }
   return absl::OkStatus();
 }
@@ -163,9 +170,10 @@ int64_t Worker::Targets(int64_t step) const {
 // Every rank runs the same number of batches, because the stages gather together; where sequences
 // run out, a row's targets are all ignored.
 absl::Status Worker::Evaluate(int64_t step) {
-  phase_ = absl::StrCat("evaluation after step ", step);
+  status_.SetPhase(absl::StrCat("evaluation after step ", step));
   if (absl::Status status = PostSteps(step); !status.ok()) return status;
   if (absl::Status status = WaitForTheOthers(); !status.ok()) return status;
+  const RankStatus::Pause pause(status_);
   const std::vector<int64_t>& sequences = run_.eval_sequences;
   const int64_t global = settings_.micro_batch * settings_.devices;
   double loss_sum = 0;
@@ -192,8 +200,9 @@ absl::Status Worker::Evaluate(int64_t step) {
 }
 
 absl::Status Worker::Save() {
-  phase_ = "saving the model";
+  status_.SetPhase("saving the model");
   if (absl::Status status = WaitForTheOthers(); !status.ok()) return status;
+  const RankStatus::Pause pause(status_);
   if (rank_ != 0) return replica_->ReadParameters(nullptr);
   std::unique_ptr<SafetensorsWriter> writer;
   if (!settings_.out.empty()) {
@@ -214,7 +223,7 @@ absl::Status Worker::Save() {
 }
 
 absl::Status Worker::WaitForTheOthers() {
-  device_->SetWaitingFor(StreamId::kCompute, "the other devices");
+  device_->SetWaitingFor(StreamId::kCompute, kTheOtherDevices);
   if (!run_.barrier.Arrive()) return run_.abort.status();
   device_->SetWaitingFor(StreamId::kCompute, "");
   return absl::OkStatus();
@@ -225,10 +234,6 @@ void Worker::Finish() {
   // with it. A rank that the run's end has woken still says what it was waiting for.
   if (communicator_ != nullptr) communicator_->Stop();
   device_->StopStreams();
-  std::string waiting = device_->WaitingFor(StreamId::kCompute);
-  const std::string collective = device_->WaitingFor(StreamId::kCommunication);
-  if (!collective.empty()) absl::StrAppend(&waiting, waiting.empty() ? "" : ", ", collective);
-  where_ = waiting.empty() ? phase_ : absl::StrCat(phase_, ", waiting for ", waiting);
   if (result_.memory.peak_bytes == 0) {
     result_.memory = device_->memory().ledger();
     result_.host_memory = device_->host_memory().ledger();

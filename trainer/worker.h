@@ -16,6 +16,7 @@
 #include "trainer/board.h"
 #include "trainer/replica.h"
 #include "trainer/train.h"
+#include "trainer/watch.h"
 #include "zero/layout.h"
 
 namespace zerobox {
@@ -45,6 +46,9 @@ class Worker {
   // ends the run of all workers. Returns with the device's streams stopped.
   void Run();
 
+  // At any time, from any thread.
+  const RankStatus& status() const { return status_; }
+
   // After Run.
   const RankResult& result() const { return result_; }
   // What it was doing, or waiting for, when it ended.
@@ -68,7 +72,7 @@ class Worker {
   const int rank_;
   RankResult result_;
   std::string where_ = "not started";
-  std::string phase_ = "set-up";
+  RankStatus status_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Replica> replica_;

@@ -29,6 +29,7 @@ Sizes FullSizes() {
                    {{2, 129, 256}, 2, 1024, 509},
                    {{1, 200, 768}, 12, 3072, 1024}},
       .runs = CudaRunKinds(),
+      .virtual_ranks = {2, 4},
       .memory_bytes = int64_t{8} << 30,
       .copy_bytes = int64_t{1} << 30,
       .square = 8192,
@@ -50,6 +51,7 @@ Sizes TinySizes() {
                 .dtype = DType::kBFloat16,
                 .stage = 3,
                 .offload_optimizer = true}},
+      .virtual_ranks = {2},
       .memory_bytes = int64_t{16} << 20,
       .copy_bytes = int64_t{64} << 10,
       .square = 64,
@@ -90,6 +92,10 @@ void RunCheck(const Options& options, Report& report) {
   if (asked(6)) {
     report.BeginPart(6, "The same models by PyTorch");
     ComparePyTorch(options.pytorch, trained, report);
+  }
+  if (asked(7)) {
+    report.BeginPart(7, "Several ranks");
+    CheckSeveral(*gpu, options.sizes, report);
   }
   report.EndPart();
 }

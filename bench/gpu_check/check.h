@@ -41,6 +41,7 @@ struct TrainingSizes {
 struct Sizes {
   std::vector<NetworkShape> networks;
   std::vector<CudaRunKind> runs;
+  std::vector<int> virtual_ranks;  // on one GPU
 
   int64_t memory_bytes;  // of the GPU, for the buffers of kernels
   int64_t copy_bytes;
@@ -57,6 +58,7 @@ Sizes TinySizes();
 
 struct Gpu {
   std::string name;
+  int count = 1;  // of such
   int64_t memory_bytes = 0;
   int64_t cache_bytes = 0;   // L2
   double nominal_flops = 0;  // bf16, dense; 0: not known here
@@ -92,10 +94,14 @@ std::vector<Trained> MeasureTraining(const Gpu& gpu, const Sizes& sizes, Report&
 // Part 6: the same by PyTorch, where it is there; else says why not.
 void ComparePyTorch(const PyTorch& pytorch, const std::vector<Trained>& trained, Report& report);
 
+// Part 7: several ranks against as many host devices, at all stages: on several GPUs by NCCL where
+// there are some, and on one GPU. Then how training gets faster from 1 to all GPUs.
+void CheckSeveral(const Gpu& gpu, const Sizes& sizes, Report& report);
+
 // Parts as asked for; 1 always. The report then has all that was found.
 struct Options {
   Sizes sizes = FullSizes();
-  std::vector<int> parts = {1, 2, 3, 4, 5, 6};
+  std::vector<int> parts = {1, 2, 3, 4, 5, 6, 7};
   PyTorch pytorch;
 };
 void RunCheck(const Options& options, Report& report);

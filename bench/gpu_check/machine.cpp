@@ -48,6 +48,7 @@ absl::StatusOr<Gpu> DescribeMachine(Report& report) {
   }
   if (!status.ok()) return status;
   const Gpu gpu = {.name = properties.name,
+                   .count = *gpus,
                    .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
                    .cache_bytes = properties.l2CacheSize,
                    .nominal_flops = NominalFlops(properties.name)};

@@ -19,7 +19,7 @@ bool ParseParts(absl::string_view text, std::vector<int>& parts) {
   parts.clear();
   for (const absl::string_view word : absl::StrSplit(text, ',')) {
     int part = 0;
-    if (!absl::SimpleAtoi(word, &part) || part < 1 || part > 6) return false;
+    if (!absl::SimpleAtoi(word, &part) || part < 1 || part > 7) return false;
     parts.push_back(part);
   }
   return true;
@@ -42,9 +42,9 @@ int Main(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     if (ParseArgument(argv[i], options)) continue;
-    std::fprintf(stderr,
-                 "gpu-check: wanted --tiny, --parts=1,2,3,4,5,6 or --python=COMMAND, found '%s'\n",
-                 argv[i]);
+    std::fprintf(
+        stderr, "gpu-check: wanted --tiny, --parts=1,2,3,4,5,6,7 or --python=COMMAND, found '%s'\n",
+        argv[i]);
     return 1;
   }
   Report report(stdout);

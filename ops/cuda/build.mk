@@ -8,8 +8,23 @@ cuda_folders := $(or $(CUDA_HOME),/usr/local/cuda $(patsubst %/bin/nvcc,%,$(nvcc
 cuda_include := $(firstword $(patsubst %/cuda_bf16.h,%,$(wildcard $(cuda_folders:%=%/include/cuda_bf16.h))))
 nvcc := $(firstword $(wildcard $(cuda_folders:%=%/bin/nvcc)))
 
+# NCCL is not part of the toolkit, so it may be elsewhere, or nowhere: then several GPUs cannot be used.
+nccl_folders := $(NCCL_HOME:%=%/include) $(cuda_include) /usr/include /usr/local/include
+nccl_include := $(firstword $(patsubst %/nccl.h,%,$(wildcard $(nccl_folders:%=%/nccl.h))))
+ops_cuda_device_sources += $(if $(nccl_include),$(ops_cuda_nccl_sources),$(ops_cuda_no_nccl_sources))
+ops_cuda_library_sources += $(if $(nccl_include),$(ops_cuda_nccl_library_sources))
+tests_emulation_sources += $(if $(nccl_include),$(tests_nccl_sources))
+tests_emulation_support += $(if $(nccl_include),$(tests_nccl_support))
+nccl_missing := $(if $(nccl_include),,left out: the tests of collectives between GPUs need the header of NCCL, nccl.h, \
+  which is in none of: $(nccl_folders). Set NCCL_HOME to where it is)
+
 # CUDA=1 is the default where there is a GPU to run on.
 CUDA ?= $(if $(and $(nvcc),$(or $(wildcard /dev/nvidia0),$(shell command -v nvidia-smi))),1,0)
+# Machine code for these, as far as nvcc knows them, and PTX of the newest for what comes later.
+CUDA_ARCHS = 80 90 100 120
+ifneq (,$(filter-out 0 1,$(CUDA)))
+  $(error CUDA is 0 or 1; found: $(CUDA))
+endif
 ifeq ($(CUDA)-$(nvcc),1-)
   $(error CUDA=1 needs nvcc, which is in none of: $(cuda_folders:%=%/bin). Set CUDA_HOME to where the toolkit is)
 endif
@@ -27,9 +42,11 @@ nvcc_objects := $(patsubst %.cu,build/nvcc/%.o,$(ops_cuda_sources) tests/emulati
 
 ifeq ($(READY),1)
 
-# For files that include the toolkit's headers. Ours are C++20 without extensions that nvcc lacks.
-$(foreach folder,tests/emulation tests/ptx ops/cuda bench/gpu_check,$(out)/obj/$(folder)/%.o): object_flags = \
-  $(cuda_include:%=-isystem %)
+# For files that include the toolkit's headers. Ours are C++20 without extensions that nvcc lacks. The compiler's own
+# folders are not named again, which would change the order in which it looks there.
+cuda_flags := $(addprefix -isystem ,$(filter-out $(cuda_include) /usr/include /usr/local/include,$(nccl_include)) \
+  $(cuda_include))
+$(foreach folder,tests/emulation tests/ptx ops/cuda bench/gpu_check,$(out)/obj/$(folder)/%.o): object_flags = $(cuda_flags)
 
 # The device; not in the library, where ops/cuda/no_cuda.cpp stands for it in every program that does not link these.
 cuda_device_objects := $(call objects,$(ops_cuda_device_sources))
@@ -38,9 +55,12 @@ cuda_device_objects := $(call objects,$(ops_cuda_device_sources))
 #---- nvcc ----
 comma := ,
 ifeq ($(CUDA),1)
-# Machine code for these, as far as this nvcc knows them, and PTX of the newest for what comes later.
-CUDA_ARCHS = 80 90 100 120
-cuda_archs := $(filter $(CUDA_ARCHS),$(patsubst compute_%,%,$(shell $(nvcc) --list-gpu-arch)))
+known_archs := $(patsubst compute_%,%,$(shell $(nvcc) --list-gpu-arch))
+cuda_archs := $(filter $(CUDA_ARCHS),$(known_archs))
+ifeq (,$(cuda_archs))
+  $(error CUDA_ARCHS wants numbers of architectures that $(nvcc) knows, as in CUDA_ARCHS="80 90"; found: '$(CUDA_ARCHS)'. It knows: \
+    $(known_archs). zerobox wants 80 (A100, RTX 30) or newer)
+endif
 newest_arch := $(lastword $(filter $(cuda_archs),$(CUDA_ARCHS)))
 NVCCFLAGS =
 nvcc_compile = $(nvcc) -std=c++20 -O3 -lineinfo -I. -ccbin $(lastword $(CXX)) -Werror all-warnings \
@@ -95,8 +115,8 @@ build/nvcc/%.o: %.cu build/nvcc/flags
 
 -include $(nvcc_objects:.o=.d)
 
-# With CUDA=0 after CUDA=1 the library is made again.
-$(call update,$(out)/cuda,CUDA=$(CUDA))
+# With CUDA=0 after CUDA=1 the library is made again, and so all programs are; and without NCCL after with it.
+$(call update,$(out)/cuda,CUDA=$(CUDA) $(ops_cuda_device_sources))
 
 #---- The emulator ----
 ifneq (,$(emulated))

@@ -46,7 +46,7 @@ absl::Status CallLog::End(cudaStream_t stream) {
 }
 
 void CallLog::Look() {
-  while (!calls_.empty() && Happened(calls_.front().begin)) {
+  while (!calls_.empty() && (said_ || Happened(calls_.front().begin))) {
     const Entry& front = calls_.front();
     if (!front.end_recorded || !Happened(front.end)) {
       if (!said_) device_.SetWaitingFor(StreamId::kCommunication, Describe(front.call));

@@ -1,66 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // cuBLASLt's functions, as far as ops/cuda/matmul.cpp calls them, each of which finds the real one
-// when it is first called. So the program starts on machines without the toolkit's libraries, and
-// finds them where the toolkit is installed, also if the loader does not know that place.
+// when it is first called.
 #include "ops/cuda/cublaslt.h"
 
 #include <cublasLt.h>
-#include <dlfcn.h>
-
-#include <cstdlib>
-#include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "ops/cuda/library.h"
 
 namespace zerobox::cuda {
 namespace {
 
-struct Library {
-  Library() {
-    const std::string name = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR);
-    std::vector<std::string> places = {name};
-    const char* const home = std::getenv("CUDA_HOME");  // NOLINT(concurrency-mt-unsafe)
-    if (home != nullptr) {
-      places.push_back(absl::StrCat(home, "/lib64/", name));
-    }
-    places.push_back(absl::StrCat("/usr/local/cuda/lib64/", name));
-    for (const std::string& place : places) {
-      handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (handle != nullptr) return;
-    }
-    problem = absl::StrCat("the CUDA toolkit's ", name,
-                           " is neither where the loader looks (LD_LIBRARY_PATH) nor in "
-                           "$CUDA_HOME/lib64 or /usr/local/cuda/lib64: ",
-                           dlerror());
-  }
-  void* handle = nullptr;
-  std::string problem;
-};
-
-const Library& TheLibrary() {
-  static const Library library;
+const Library& CublasLt() {
+  static const Library library(absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR),
+                               {"$CUDA_HOME/lib64", "/usr/local/cuda/lib64"});
   return library;
-}
-
-template <typename Function>
-Function* Find(const char* name) {
-  void* handle = TheLibrary().handle;
-  return handle == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(handle, name));
 }
 
 }  // namespace
 
-std::string CublasLtProblem() { return TheLibrary().problem; }
+std::string CublasLtProblem() { return CublasLt().problem(); }
 
 }  // namespace zerobox::cuda
 
 // Defines a function of cuBLASLt.
-#define ZEROBOX_FORWARD(name, parameters, arguments)                                 \
-  cublasStatus_t name parameters {                                                   \
-    static auto* const function = ::zerobox::cuda::Find<decltype(name)>(#name);      \
-    return function == nullptr ? CUBLAS_STATUS_NOT_INITIALIZED : function arguments; \
+#define ZEROBOX_FORWARD(name, parameters, arguments)                                       \
+  cublasStatus_t name parameters {                                                         \
+    static auto* const function = ::zerobox::cuda::CublasLt().Find<decltype(name)>(#name); \
+    return function == nullptr ? CUBLAS_STATUS_NOT_INITIALIZED : function arguments;       \
   }
 
 extern "C" {
@@ -106,7 +74,7 @@ ZEROBOX_FORWARD(cublasLtMatmul,
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   static auto* const function =
-      ::zerobox::cuda::Find<decltype(cublasLtGetStatusName)>("cublasLtGetStatusName");
+      ::zerobox::cuda::CublasLt().Find<decltype(cublasLtGetStatusName)>("cublasLtGetStatusName");
   return function == nullptr ? "cuBLASLt was not loaded" : function(status);
 }
 

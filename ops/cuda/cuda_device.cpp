@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/cuda/affinity.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/pause.h"
 #include "ops/cuda/status.h"
 #include "ops/device/guarded.h"
 #include "ops/host/host_ops.h"
@@ -35,21 +36,6 @@ absl::Status Annotate(const absl::Status& status, std::string_view where) {
 void Ignore(cudaError_t error) {
   if (error != cudaSuccess) (void)cudaGetLastError();
 }
-
-// Between two questions whether the GPU is done: at first it will be soon.
-class Pause {
- public:
-  void operator()() {
-    if (std::chrono::steady_clock::now() - begin_ < std::chrono::microseconds(50)) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  }
-
- private:
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
 
 class TeamThreads final : public host::Threads {
  public:
@@ -254,7 +240,10 @@ absl::Status CudaDevice::HostWait(const Event& event) {
   SetWaitingFor(StreamId::kCompute, event.name());
   for (Pause pause; !abort_.failed(); pause()) {
     const cudaError_t error = cudaEventQuery(cuda_event.handle);
-    if (error == cudaSuccess) break;
+    if (error == cudaSuccess) {
+      if (while_waiting_) while_waiting_();  // what it looks after may have ended too
+      break;
+    }
     if (error == cudaErrorNotReady) {
       (void)cudaGetLastError();  // the runtime keeps it as if it were one
       if (while_waiting_) while_waiting_();

@@ -60,6 +60,8 @@ class Abort {
   absl::Status status() const;
   // Before threads use it.
   void set_observer(WaitObserver* observer) { observer_ = observer; }
+  // Of every Abort made from now on.
+  static void ObserveAll(WaitObserver* observer) { observer_of_all_ = observer; }
 
  private:
   friend class WaitPoint;
@@ -71,7 +73,8 @@ class Abort {
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::string message_;
   std::vector<WaitPoint*> points_;
-  WaitObserver* observer_ = nullptr;
+  static inline std::atomic<WaitObserver*> observer_of_all_{nullptr};
+  WaitObserver* observer_ = observer_of_all_;
 };
 
 }  // namespace zerobox

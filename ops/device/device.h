@@ -53,6 +53,7 @@ struct CopiedBytes {
 struct Waiting {
   std::string what;
   std::chrono::steady_clock::time_point since{};
+  bool own_event = false;  // of the same device: no other rank is waited for
 };
 
 class Device {

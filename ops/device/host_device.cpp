@@ -220,7 +220,7 @@ double HostDevice::WaitForMark(StreamId waiter, const std::string& name, Mark& m
   double seconds = 0;
   {
     const UnorderedScope scope;
-    SetWaitingFor(waiter, name);
+    SetWaiting(waiter, name, /*own_event=*/true);
     const auto begin = std::chrono::steady_clock::now();
     bool stands_still = false;
     const bool done = state_->events.WaitUntil([&] {
@@ -333,12 +333,16 @@ Waiting HostDevice::CurrentWait(StreamId stream) const {
 }
 
 void HostDevice::SetWaitingFor(StreamId stream, std::string_view what) {
+  SetWaiting(stream, what, /*own_event=*/false);
+}
+
+void HostDevice::SetWaiting(StreamId stream, std::string_view what, bool own_event) {
   // What was waited for when the run failed stays named, also while the queues run empty.
   if (abort_.failed()) return;
   const UnorderedScope scope;
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->waiting[static_cast<size_t>(stream)] = {std::string(what),
-                                                  std::chrono::steady_clock::now()};
+                                                  std::chrono::steady_clock::now(), own_event};
 }
 
 }  // namespace zerobox

@@ -93,6 +93,7 @@ class HostDevice final : public Device {
   double WaitForMark(StreamId waiter, const std::string& name, Mark& mark);
   // The same where the stream runs; keeps the time of compute's waits for communication.
   void WaitInStream(StreamId stream, const std::string& name, Mark& mark);
+  void SetWaiting(StreamId stream, std::string_view what, bool own_event);
   HostDeviceOptions options_;
   Abort& abort_;
   std::unique_ptr<State> state_;

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -717,6 +718,60 @@ TEST(FakeRuntime, ReportsWhatItsHeaderSays) {
   ASSERT_EQ(cudaEventDestroy(event), cudaSuccess);
   ASSERT_EQ(cudaFree(data), cudaSuccess);
   EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("work is queued")));
+  fake_cuda::Reset({});
+}
+
+// Two ranks on one device, each with streams of its own. `first` creates them first.
+std::vector<std::string> OrderOfTwoThreads(int first) {
+  fake_cuda::Reset({.seed = 5, .workers = 2});
+  std::vector<std::string> order;
+  std::atomic<int> there{0};
+  const auto work = [&](int rank) {
+    while (rank != first && there == 0) std::this_thread::yield();
+    EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+    cudaStream_t streams[2];
+    for (cudaStream_t& stream : streams) {
+      EXPECT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
+    }
+    ++there;
+    for (int i = 0; i < 20; ++i) {
+      const std::string name = std::to_string(rank) + "/" + std::to_string(i % 2);
+      EXPECT_EQ(fake_cuda::Enqueue(streams[i % 2], name, {}, [&, name] { order.push_back(name); }),
+                cudaSuccess);
+    }
+    for (const cudaStream_t stream : streams) {
+      while (cudaStreamQuery(stream) == cudaErrorNotReady) std::this_thread::yield();
+      EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    }
+  };
+  std::thread zero(work, 0);
+  std::thread one(work, 1);
+  zero.join();
+  one.join();
+  return order;
+}
+
+TEST(FakeRuntime, RunsStreamsInAnOrderThatDoesNotDependOnWhichThreadCameFirst) {
+  const std::vector<std::string> order = OrderOfTwoThreads(0);
+  EXPECT_EQ(order.size(), 40u);
+  EXPECT_EQ(OrderOfTwoThreads(1), order);
+  EXPECT_EQ(OrderOfTwoThreads(0), order);
+}
+
+TEST(FakeRuntime, CountsAndFailsTheCallsOfOneDevice) {
+  fake_cuda::Reset({.devices = 2});
+  fake_cuda::FailCall("cudaMalloc", 2, cudaErrorMemoryAllocation, 1);
+  void* data = nullptr;
+  ASSERT_EQ(cudaMalloc(&data, 16), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&data, 16), cudaSuccess);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&data, 16), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&data, 16), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaMalloc(&data, 16), cudaSuccess);
+  EXPECT_EQ(fake_cuda::Calls(0)["cudaMalloc"], 2);
+  EXPECT_EQ(fake_cuda::Calls(1)["cudaMalloc"], 3);
+  EXPECT_EQ(fake_cuda::Calls(1)["cudaSetDevice"], 1);
+  EXPECT_EQ(fake_cuda::Calls()["cudaMalloc"], 5);
   fake_cuda::Reset({});
 }
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/emulation/fake_machine.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cassert>
+#include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "tests/emulation/access_checker.h"
@@ -15,6 +20,9 @@ namespace {
 // A thread that neither waits nor calls may be waiting for another in a way that is unknown here (a
 // barrier, a lock). After so long the others go on without it.
 constexpr auto kPatience = std::chrono::milliseconds(100);
+
+// Before it is a deadlock: a thread that is none of the workers may end it.
+constexpr auto kDeadlock = std::chrono::seconds(1);
 
 // The checker of accesses, where there is one, asks these while an operation runs.
 bool Ordered(uint32_t number, uint32_t other) {
@@ -42,8 +50,14 @@ void Join(Clock& clock, const Clock& other) {
   for (size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
+HostThread::HostThread() : id(syscall(SYS_gettid)) {}
+
+void HostThread::Acts() {
+  asks.clear();
+  repeats = false;
+}
+
 HostThread::~HostThread() {
-  if (!worker) return;
   const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
   Machine::Get().RemoveWorker(this);
 }
@@ -56,6 +70,15 @@ Machine& Machine::Get() {
 
 HostThread& Machine::thread() {
   thread_local HostThread thread;
+  if (thread.resets != resets_) {
+    thread.resets = resets_;
+    thread.device = thread.streams = 0;
+    thread.was_here = false;
+    thread.clock.clear();
+    thread.last_error = cudaSuccess;
+    thread.Acts();
+    thread.asleep_at = nullptr;
+  }
   return thread;
 }
 
@@ -69,8 +92,8 @@ void Machine::Reset(const Options& options) {
   streams_.clear();
   memory_.Clear();
   history_.assign(1, Past{});
-  for (HostThread* thread : workers_) *thread = HostThread{};
-  thread() = HostThread{};
+  if (forget_) forget_();
+  ++resets_;
   workers_.clear();
   gone_workers_ = 0;
   point_clocks_.clear();
@@ -80,33 +103,51 @@ void Machine::Reset(const Options& options) {
   failing_work_ = 0;
   broken_.clear();
   live_events = 0;
-  progress_ = std::chrono::steady_clock::now();
+  progress_ = last_run_ = std::chrono::steady_clock::now();
   deadlock_reported_ = false;
   hold_ = false;
+  Abort::ObserveAll(this);
   simt::SetLauncher(EnqueueKernel);
   if (auto* checker = simt::access_checker()) checker->SetStreamOrder(Ordered, NameOf);
 }
 
 void Machine::AddWorker(HostThread* thread) {
   const std::lock_guard<std::mutex> lock(sleep_mutex_);
-  thread->worker = true;
   workers_.insert(thread);
+  if (std::exchange(thread->was_here, false)) --gone_workers_;
 }
 
 void Machine::RemoveWorker(HostThread* thread) {
   const std::lock_guard<std::mutex> lock(sleep_mutex_);
-  if (workers_.erase(thread) > 0) ++gone_workers_;
+  if (workers_.erase(thread) == 0) return;
+  ++gone_workers_;
+  thread->was_here = true;
 }
 
 cudaError_t Machine::CreateStream(int device, cudaStream_t* stream) {
-  const auto index = std::count_if(streams_.begin(), streams_.end(),
-                                   [&](const CUstream_st& s) { return s.device == device; });
+  HostThread& self = thread();
+  const auto index = std::count_if(streams_.begin(), streams_.end(), [&](const CUstream_st& s) {
+    return s.device == device && s.thread == self.id;
+  });
   CUstream_st& created = streams_.emplace_back();
   created.device = device;
+  created.thread = self.id;
   created.number = streams_.size() - 1;
   created.index = static_cast<size_t>(index);
   *stream = &created;
+  if (self.streams++ == 0) AddWorker(&self);
+  NoteProgress();
   return cudaSuccess;
+}
+
+void Machine::DestroyStream(cudaStream_t stream) {
+  if (!stream->queue.empty()) Report("a stream is destroyed that has work to do");
+  stream->alive = false;
+  for (HostThread* thread : workers_) {
+    if (thread->id != stream->thread) continue;
+    if (--thread->streams == 0) RemoveWorker(thread);
+    return;
+  }
 }
 
 int Machine::live_streams() const {
@@ -135,8 +176,21 @@ cudaError_t Machine::Push(cudaStream_t stream, Operation operation) {
     }
   }
   operation.host = thread().clock;
+  if (operation.meeting != nullptr) operation.meeting->streams.push_back(stream);
+  NoteProgress();
   stream->queue.push_back(std::move(operation));
   return cudaSuccess;
+}
+
+void Machine::Leave(cudaStream_t stream, const std::shared_ptr<Meeting>& meeting) {
+  meeting->never = true;
+  for (Operation& operation : stream->queue) {
+    if (operation.meeting != meeting) continue;
+    operation.kind = Operation::Kind::kWork;
+    operation.name += ", aborted";
+    operation.accesses.clear();
+    operation.meeting = nullptr;
+  }
 }
 
 bool Machine::Idle(int device) const {
@@ -151,7 +205,8 @@ bool Machine::AllWait() const {
   return std::all_of(workers_.begin(), workers_.end(), [](const HostThread* thread) {
     if (thread->asleep_at != nullptr) return true;
     // One whose wait is over runs again, whether or not it has noticed.
-    return thread->waits_for && !thread->waits_for();
+    return thread->repeats && std::none_of(thread->asks.begin(), thread->asks.end(),
+                                           [](const auto& asked) { return asked.second(); });
   });
 }
 
@@ -174,19 +229,24 @@ void Machine::OnReady(const WaitPoint* point) {
   Join(thread().clock, point_clocks_[point]);
 }
 
-bool Machine::Poll(std::function<bool()> ready) {
+bool Machine::Poll(const void* what, std::function<bool()> ready) {
   HostThread& self = thread();
-  self.waits_for = nullptr;
-  if (ready()) return true;
-  self.waits_for = std::move(ready);
+  // It may never come back to what it has given up asking.
+  if (std::erase_if(self.asks, [](const auto& asked) { return asked.second(); }) > 0) {
+    self.repeats = false;
+  }
+  if (!self.asks.insert_or_assign(what, std::move(ready)).second) self.repeats = true;
   if (hold_) return true;
-  if (!AllWait() && std::chrono::steady_clock::now() - progress_ < kPatience) return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (!AllWait() && now - last_run_ < kPatience) return true;
   bool went_on = RunOne();
   // As long as nobody else runs, nobody else enqueues: going on at once spares the caller's pauses.
   while (went_on && AllWait()) went_on = RunOne();
   if (went_on || !AllWait()) return true;
-  if (!deadlock_reported_)
+  if (options_.may_stall || now - progress_ < kDeadlock) return true;
+  if (!deadlock_reported_) {
     Report("deadlock: all threads wait, and no stream can go on" + DescribeQueues());
+  }
   deadlock_reported_ = true;
   return false;
 }
@@ -194,7 +254,16 @@ bool Machine::Poll(std::function<bool()> ready) {
 bool Machine::CanRun(const CUstream_st& stream) {
   if (stream.queue.empty()) return false;
   const Operation& next = stream.queue.front();
+  if (next.kind == Operation::Kind::kMeeting) return AllHaveCome(*next.meeting);
   return next.kind != Operation::Kind::kWait || next.record->done;
+}
+
+bool Machine::AllHaveCome(const Meeting& meeting) {
+  if (meeting.never || meeting.streams.size() < meeting.size) return false;
+  return std::all_of(
+      meeting.streams.begin(), meeting.streams.end(), [&](const CUstream_st* stream) {
+        return !stream->queue.empty() && stream->queue.front().meeting.get() == &meeting;
+      });
 }
 
 CUstream_st* Machine::Choose() {
@@ -203,9 +272,9 @@ CUstream_st* Machine::Choose() {
     if (CanRun(stream)) streams.push_back(&stream);
   }
   if (streams.empty()) return nullptr;
-  // Not by number: it depends on which device's thread came first.
+  // Not by number: it depends on which thread came first.
   std::sort(streams.begin(), streams.end(), [](const CUstream_st* a, const CUstream_st* b) {
-    return a->index != b->index ? a->index < b->index : a->device < b->device;
+    return std::tie(a->index, a->device, a->thread) < std::tie(b->index, b->device, b->thread);
   });
   switch (options_.policy) {
     case Policy::kCommunicationFirst:
@@ -224,10 +293,14 @@ CUstream_st* Machine::Choose() {
 bool Machine::RunOne() {
   CUstream_st* stream = Choose();
   if (stream == nullptr) return false;
-  Operation operation = std::move(stream->queue.front());
-  stream->queue.pop_front();
-  Run(*stream, std::move(operation));
-  progress_ = std::chrono::steady_clock::now();
+  if (const std::shared_ptr<Meeting> meeting = stream->queue.front().meeting) {
+    RunMeeting(meeting);
+  } else {
+    Operation operation = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    Run(*stream, std::move(operation));
+  }
+  progress_ = last_run_ = std::chrono::steady_clock::now();
   return true;
 }
 
@@ -245,30 +318,69 @@ void Machine::Run(CUstream_st& stream, Operation operation) {
     case Operation::Kind::kWait:
       Join(stream.clock, operation.record->clock);
       break;
+    case Operation::Kind::kMeeting:
+      break;  // RunMeeting
   }
 }
 
 void Machine::RunWork(CUstream_st& stream, Operation& operation) {
   if (stream.clock.size() <= stream.number) stream.clock.resize(stream.number + 1);
-  const uint64_t count = ++stream.clock[stream.number];
-  history_.push_back({operation.name, operation.kernel, &stream, count, stream.clock});
-  running_ = static_cast<uint32_t>(history_.size() - 1);
-  if (running_ == failing_work_) {
-    Break(stream.device, work_error_);
-  } else {
-    // Reads first: an operation may work in place.
-    for (const bool writes : {false, true}) {
-      for (const Access& access : operation.accesses) {
-        if (access.write == writes) Touch(access);
-      }
-    }
-    runs_work() = true;
-    if (auto* checker = simt::access_checker()) checker->SetOperation(running_);
-    if (operation.work) operation.work();
-    if (auto* checker = simt::access_checker()) checker->SetOperation(0);
-    runs_work() = false;
+  ++stream.clock[stream.number];
+  if (!Begin(stream, operation, stream.clock)) {
+    TouchAll(operation);
+    Do(operation.work, running_);
   }
   running_ = 0;
+}
+
+// All that comes before it on one of the streams comes before what follows it on any.
+void Machine::RunMeeting(const std::shared_ptr<Meeting>& meeting) {
+  Clock clock;
+  for (const CUstream_st* stream : meeting->streams) {
+    Join(clock, stream->clock);
+    Join(clock, stream->queue.front().host);
+  }
+  clock.resize(std::max(clock.size(), streams_.size()));
+  for (const CUstream_st* stream : meeting->streams) ++clock[stream->number];
+  for (CUstream_st* stream : meeting->streams) {
+    // Without one of its devices it never takes place.
+    meeting->never = Begin(*stream, stream->queue.front(), clock);
+    if (!meeting->never) TouchAll(stream->queue.front());
+    running_ = 0;
+    if (meeting->never) return;
+  }
+  Do(meeting->work, static_cast<uint32_t>(operations_run()));
+  meeting->done = true;
+  for (CUstream_st* stream : meeting->streams) {
+    stream->queue.pop_front();
+    stream->clock = clock;
+  }
+}
+
+bool Machine::Begin(const CUstream_st& stream, const Operation& operation, const Clock& clock) {
+  history_.push_back({operation.name, operation.kernel, &stream, clock[stream.number], clock});
+  running_ = static_cast<uint32_t>(history_.size() - 1);
+  if (running_ != failing_work_) return false;
+  Break(stream.device, work_error_);
+  return true;
+}
+
+void Machine::TouchAll(const Operation& operation) {
+  // Reads first: an operation may work in place.
+  for (const bool writes : {false, true}) {
+    for (const Access& access : operation.accesses) {
+      if (access.write == writes) Touch(access);
+    }
+  }
+}
+
+void Machine::Do(const std::function<void()>& work, uint32_t number) {
+  if (!work) return;
+  runs_work() = true;
+  if (auto* checker = simt::access_checker()) checker->SetOperation(number);
+  work();
+  if (auto* checker = simt::access_checker()) checker->SetOperation(0);
+  runs_work() = false;
 }
 
 bool Machine::HappensBefore(uint32_t number, uint32_t other) const {
@@ -317,16 +429,30 @@ cudaError_t Machine::broken(int device) const {
   return found == broken_.end() ? cudaSuccess : found->second;
 }
 
-cudaError_t Machine::CountCall(const char* function) {
-  const int number = ++calls_[function];
-  const auto failing = failing_calls_.find(function);
-  if (failing == failing_calls_.end()) return cudaSuccess;
-  const auto error = failing->second.find(number);
-  return error == failing->second.end() ? cudaSuccess : error->second;
+cudaError_t Machine::CountCall(const char* function, int device) {
+  cudaError_t injected = cudaSuccess;
+  for (const int counted : {-1, device}) {
+    const Caller caller(counted, function);
+    const int number = ++calls_[caller];
+    const auto failing = failing_calls_.find(caller);
+    if (failing == failing_calls_.end()) continue;
+    const auto error = failing->second.find(number);
+    if (error != failing->second.end()) injected = error->second;
+  }
+  return injected;
 }
 
-void Machine::FailCall(const std::string& function, int nth, cudaError_t error) {
-  failing_calls_[function][calls_[function] + nth] = error;
+void Machine::FailCall(const std::string& function, int nth, cudaError_t error, int device) {
+  const Caller caller(device, function);
+  failing_calls_[caller][calls_[caller] + nth] = error;
+}
+
+std::map<std::string, int> Machine::calls(int device) const {
+  std::map<std::string, int> calls;
+  for (const auto& [caller, times] : calls_) {
+    if (caller.first == device && times > 0) calls[caller.second] = times;
+  }
+  return calls;
 }
 
 void Machine::FailWork(int nth, cudaError_t error) {
@@ -342,9 +468,17 @@ std::string Machine::Describe(uint32_t number) const {
 
 std::string Machine::Describe(const CUstream_st& stream) const {
   const std::vector<std::string>& names = options_.stream_names;
-  return "stream " +
-         (stream.index < names.size() ? names[stream.index] : std::to_string(stream.index)) +
-         " of device " + std::to_string(stream.device);
+  std::string name =
+      "stream " +
+      (stream.index < names.size() ? names[stream.index] : std::to_string(stream.index)) +
+      " of device " + std::to_string(stream.device);
+  std::set<int64_t> threads;
+  for (const CUstream_st& other : streams_) {
+    if (other.device == stream.device) threads.insert(other.thread);
+  }
+  if (threads.size() < 2) return name;
+  return name + ", rank " +
+         std::to_string(std::distance(threads.begin(), threads.find(stream.thread)));
 }
 
 std::string Machine::DescribeQueues() const {

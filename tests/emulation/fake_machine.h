@@ -7,6 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/device/abort.h"
@@ -36,26 +38,45 @@ struct EventRecord {
   std::chrono::steady_clock::time_point when;
 };
 
+// Work that streams of several devices do together: it runs when each of them has come to it.
+struct Meeting {
+  size_t size = 0;                    // so many streams
+  std::vector<CUstream_st*> streams;  // that have it in their queues, or had
+  std::function<void()> work;
+  bool done = false;
+  bool never = false;  // it will not run, whoever comes
+};
+
 struct Operation {
-  enum class Kind : uint8_t { kWork, kRecord, kWait };
+  enum class Kind : uint8_t { kWork, kRecord, kWait, kMeeting };
   Kind kind = Kind::kWork;
   std::string name;
   const void* kernel = nullptr;  // or of a kernel, which has a name in the program's symbols
   std::vector<Access> accesses;
   std::function<void()> work;           // kWork
   std::shared_ptr<EventRecord> record;  // kRecord, kWait
+  std::shared_ptr<Meeting> meeting;     // kMeeting
   Clock host;                           // of the thread that enqueued it
 };
 
 // A thread that calls the runtime.
 struct HostThread {
+  HostThread();
+  ~HostThread();
   int device = 0;
-  bool worker = false;  // it has called cudaSetDevice
+  // The system's number: a thread that was created later has a greater one, also if it comes first.
+  int64_t id = 0;
+  int64_t resets = 0;     // of the machine, that it knows of
+  int streams = 0;        // that it created and that live: with some it is a worker
+  bool was_here = false;  // it was a worker, and is none any more
   Clock clock;
   cudaError_t last_error = cudaSuccess;
-  std::function<bool()> waits_for;  // empty: it runs; else it waits until this holds
-  const void* asleep_at = nullptr;  // else the WaitPoint where it sleeps; guarded by sleep_mutex_
-  ~HostThread();
+  // What it has asked since it did anything else, or got a yes. It waits when it begins to repeat
+  // itself, until one of these holds.
+  std::map<const void*, std::function<bool()>> asks;
+  bool repeats = false;
+  const void* asleep_at = nullptr;  // the WaitPoint where it sleeps; guarded by sleep_mutex_
+  void Acts();                      // it waits no more
 };
 
 }  // namespace zerobox::fake_cuda
@@ -63,8 +84,9 @@ struct HostThread {
 // What the runtime's handles point to.
 struct CUstream_st {
   int device = 0;
-  size_t number = 0;  // among all
-  size_t index = 0;   // among those of its device, in the order of creation
+  int64_t thread = 0;  // the id of the one that created it
+  size_t number = 0;   // among all
+  size_t index = 0;    // among those of its device and thread, in the order of creation
   bool alive = true;
   std::deque<zerobox::fake_cuda::Operation> queue;
   zerobox::fake_cuda::Clock clock;
@@ -92,29 +114,36 @@ class Machine final : public WaitObserver {
   std::mutex& mutex() { return mutex_; }
   const Options& options() const { return options_; }
   Memory& memory() { return memory_; }
-  static HostThread& thread();  // the calling one
-  static bool& runs_work();     // the calling thread is in an operation's work
-  void AddWorker(HostThread* thread);
+  HostThread& thread();      // the calling one
+  static bool& runs_work();  // the calling thread is in an operation's work
   void RemoveWorker(HostThread* thread);
+  // For fakes of other libraries: called by Reset.
+  void OnReset(std::function<void()> forget) { forget_ = std::move(forget); }
 
   cudaError_t CreateStream(int device, cudaStream_t* stream);
+  void DestroyStream(cudaStream_t stream);
   cudaError_t Push(cudaStream_t stream, Operation operation);
+  // The stream passes its part in a meeting by; it does not take place any more.
+  static void Leave(cudaStream_t stream, const std::shared_ptr<Meeting>& meeting);
   bool Idle(int device) const;
 
-  // The calling thread waits until `ready`. Runs operations as long as all threads wait, or one if
-  // those that do not have been busy with something unknown for long. False: nothing will ever
-  // become ready.
-  bool Poll(std::function<bool()> ready);
+  // The calling thread asks whether `ready`, which is not so, of `what`. Runs operations as long as
+  // all threads wait, or one if those that do not have been busy with something unknown for long.
+  // False: nothing will ever become ready, as it seems after a while.
+  bool Poll(const void* what, std::function<bool()> ready);
 
   // An access by the operation that runs now, or by the calling thread when there is none.
   void Touch(const Access& access);
 
-  cudaError_t CountCall(const char* function);  // returns what was injected
-  void FailCall(const std::string& function, int nth, cudaError_t error);
+  // Of the calling thread, whose device it is. Returns what was injected.
+  cudaError_t CountCall(const char* function, int device);
+  void FailCall(const std::string& function, int nth, cudaError_t error, int device);
   void FailWork(int nth, cudaError_t error);
   void Hold(bool hold) { hold_ = hold; }
   cudaError_t broken(int device) const;
-  const std::map<std::string, int>& calls() const { return calls_; }
+  std::map<std::string, int> calls(int device) const;  // -1: of all
+  // Something was asked for that is no question.
+  void NoteProgress() { progress_ = std::chrono::steady_clock::now(); }
   int64_t operations_run() const { return static_cast<int64_t>(history_.size()) - 1; }
   // Of operations by their number, from 1, in the order in which they ran. Without the lock, from
   // an operation's work.
@@ -133,11 +162,18 @@ class Machine final : public WaitObserver {
     Clock clock;
   };
   bool AllWait() const;
+  void AddWorker(HostThread* thread);
   bool RunOne();  // false when no stream can go on
   void Run(CUstream_st& stream, Operation operation);
   void RunWork(CUstream_st& stream, Operation& operation);
+  void RunMeeting(const std::shared_ptr<Meeting>& meeting);
+  // The next number of the history. True: the operation breaks its device instead.
+  bool Begin(const CUstream_st& stream, const Operation& operation, const Clock& clock);
+  void TouchAll(const Operation& operation);
+  static void Do(const std::function<void()>& work, uint32_t number);
   void Break(int device, cudaError_t error);
   static bool CanRun(const CUstream_st& stream);
+  static bool AllHaveCome(const Meeting& meeting);
   CUstream_st* Choose();
   bool HappensBefore(uint32_t number, const Clock& clock) const;
   std::string Describe(const CUstream_st& stream) const;
@@ -151,17 +187,20 @@ class Machine final : public WaitObserver {
   std::deque<CUstream_st> streams_;
   std::deque<Past> history_;  // by number, from 1
   uint32_t running_ = 0;      // number of the operation that runs now; 0: none
+  std::atomic<int64_t> resets_{0};
   std::set<HostThread*> workers_;
   int gone_workers_ = 0;
   uint64_t random_ = 1;
-  std::map<std::string, int> calls_;
-  std::map<std::string, std::map<int, cudaError_t>> failing_calls_;  // by their number
+  using Caller = std::pair<int, std::string>;  // a device (-1: any) and a function
+  std::map<Caller, int> calls_;
+  std::map<Caller, std::map<int, cudaError_t>> failing_calls_;  // by their number
   int64_t failing_work_ = 0;
   cudaError_t work_error_ = cudaSuccess;
   std::map<int, cudaError_t> broken_;  // by device
-  std::chrono::steady_clock::time_point progress_;
+  std::chrono::steady_clock::time_point last_run_, progress_;
   bool deadlock_reported_ = false;
   bool hold_ = false;
+  std::function<void()> forget_;
 };
 
 }  // namespace zerobox::fake_cuda

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "tests/emulation/fake_machine.h"
@@ -12,30 +13,31 @@
 namespace zerobox::fake_cuda {
 namespace {
 
-// Runs body(machine) under the lock, unless the call is to fail.
+// Runs body(machine) under the lock, unless the call is to fail. `device`: the calling thread's, or
+// the one that it becomes.
 template <typename Body>
-cudaError_t Call(const char* function, const Body& body) {
+cudaError_t Call(const char* function, const Body& body, std::optional<int> device = {}) {
   if (Machine::runs_work()) {
     Report(std::string(function) + " was called by a host function, which CUDA forbids");
     return cudaErrorNotPermitted;
   }
   Machine& machine = Machine::Get();
   const std::lock_guard<std::mutex> lock(machine.mutex());
-  HostThread& thread = Machine::thread();
-  cudaError_t error = machine.CountCall(function);
+  HostThread& thread = Machine::Get().thread();
+  cudaError_t error = machine.CountCall(function, device.value_or(thread.device));
   if (error == cudaSuccess) error = machine.broken(thread.device);
   if (error == cudaSuccess) error = body(machine);
-  if (error != cudaErrorNotReady) thread.waits_for = nullptr;
+  if (error != cudaErrorNotReady) thread.Acts();
   if (error != cudaSuccess) thread.last_error = error;
   return error;
 }
 
-// `ready` is asked under the lock.
+// Whether `what`, a stream or a record of an event, is ready; asked under the lock.
 template <typename Ready>
-cudaError_t Query(Machine& machine, const Ready& ready, const Clock& clock) {
-  if (!ready() && !machine.Poll(ready)) return cudaErrorLaunchTimeout;
+cudaError_t Query(Machine& machine, const void* what, const Ready& ready, const Clock& clock) {
+  if (!ready() && !machine.Poll(what, ready)) return cudaErrorLaunchTimeout;
   if (!ready()) return cudaErrorNotReady;
-  Join(Machine::thread().clock, clock);
+  Join(Machine::Get().thread().clock, clock);
   return cudaSuccess;
 }
 
@@ -45,7 +47,7 @@ void CheckTiming(const Machine& machine, const CUevent_st& event, const char* wh
 }
 
 cudaError_t Allocate(Machine& machine, void** data, size_t bytes, bool pinned) {
-  const int device = Machine::thread().device;
+  const int device = Machine::Get().thread().device;
   *data = nullptr;
   if (bytes == 0) return cudaSuccess;
   const int64_t free = machine.options().device_bytes - machine.memory().LiveBytes(device);
@@ -112,6 +114,7 @@ cudaError_t Enqueue(cudaStream_t stream, std::string name, std::vector<Access> a
                                       .accesses = std::move(accesses),
                                       .work = std::move(work),
                                       .record = nullptr,
+                                      .meeting = nullptr,
                                       .host = {}});
 }
 
@@ -127,9 +130,9 @@ void NameMemory(std::function<std::string(const void*)> name) {
   Machine::Get().memory().set_name(std::move(name));
 }
 
-void FailCall(const std::string& function, int nth, cudaError_t error) {
+void FailCall(const std::string& function, int nth, cudaError_t error, int device) {
   const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
-  Machine::Get().FailCall(function, nth, error);
+  Machine::Get().FailCall(function, nth, error, device);
 }
 
 void FailWork(int nth, cudaError_t error) {
@@ -148,9 +151,9 @@ cudaError_t Injected(const char* function) {
 
 WaitObserver& Waits() { return Machine::Get(); }
 
-std::map<std::string, int> Calls() {
+std::map<std::string, int> Calls(int device) {
   const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
-  return Machine::Get().calls();
+  return Machine::Get().calls(device);
 }
 
 int64_t OperationsRun() {
@@ -183,17 +186,17 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 cudaError_t cudaSetDevice(int device) {
-  return Call("cudaSetDevice", [&](Machine& machine) {
+  const auto set = [&](Machine& machine) {
     if (device < 0 || device >= machine.options().devices) return cudaErrorInvalidDevice;
-    Machine::thread().device = device;
-    machine.AddWorker(&Machine::thread());
+    Machine::Get().thread().device = device;
     return machine.broken(device);
-  });
+  };
+  return Call("cudaSetDevice", set, device);
 }
 
 cudaError_t cudaGetDevice(int* device) {
   return Call("cudaGetDevice", [&](Machine&) {
-    *device = Machine::thread().device;
+    *device = Machine::Get().thread().device;
     return cudaSuccess;
   });
 }
@@ -258,7 +261,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return Call("cudaMemGetInfo", [&](Machine& machine) {
     *total = static_cast<size_t>(machine.options().device_bytes);
-    *free = *total - static_cast<size_t>(machine.memory().LiveBytes(Machine::thread().device));
+    *free =
+        *total - static_cast<size_t>(machine.memory().LiveBytes(Machine::Get().thread().device));
     return cudaSuccess;
   });
 }
@@ -288,14 +292,14 @@ cudaError_t cudaFreeHost(void* data) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
   return Call("cudaStreamCreateWithPriority", [&](Machine& machine) {
     if (flags != cudaStreamNonBlocking) Report("a stream is created that is not non-blocking");
-    return machine.CreateStream(Machine::thread().device, stream);
+    return machine.CreateStream(Machine::Get().thread().device, stream);
   });
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return Call("cudaStreamQuery", [&](Machine& machine) {
     const auto ready = [stream] { return stream->queue.empty(); };
-    return zerobox::fake_cuda::Query(machine, ready, stream->clock);
+    return zerobox::fake_cuda::Query(machine, stream, ready, stream->clock);
   });
 }
 
@@ -304,24 +308,23 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     const auto ready = [stream] { return stream->queue.empty(); };
     // Only used by threads that nobody else waits for: it holds the lock.
     while (!ready()) {
-      if (!machine.Poll(ready)) return cudaErrorLaunchTimeout;
+      if (!machine.Poll(stream, ready)) return cudaErrorLaunchTimeout;
     }
-    zerobox::fake_cuda::Join(Machine::thread().clock, stream->clock);
+    zerobox::fake_cuda::Join(Machine::Get().thread().clock, stream->clock);
     return machine.broken(stream->device);
   });
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  return Call("cudaStreamDestroy", [&](Machine&) {
-    if (!stream->queue.empty()) Report("a stream is destroyed that has work to do");
-    stream->alive = false;
+  return Call("cudaStreamDestroy", [&](Machine& machine) {
+    machine.DestroyStream(stream);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return Call("cudaEventCreateWithFlags", [&](Machine& machine) {
-    *event = new CUevent_st{.device = Machine::thread().device,
+    *event = new CUevent_st{.device = Machine::Get().thread().device,
                             .timing = (flags & cudaEventDisableTiming) == 0,
                             .latest = nullptr};
     ++machine.live_events;
@@ -347,6 +350,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
                                                     .accesses = {},
                                                     .work = nullptr,
                                                     .record = record,
+                                                    .meeting = nullptr,
                                                     .host = {}});
     if (error == cudaSuccess) event->latest = std::move(record);
     return error;
@@ -365,6 +369,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
                                  .accesses = {},
                                  .work = nullptr,
                                  .record = event->latest,
+                                 .meeting = nullptr,
                                  .host = {}});
   });
 }
@@ -375,7 +380,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (record == nullptr) return cudaSuccess;
     zerobox::fake_cuda::CheckTiming(machine, *event, "the host waits");
     return zerobox::fake_cuda::Query(
-        machine, [record] { return record->done; }, record->clock);
+        machine, record.get(), [record] { return record->done; }, record->clock);
   });
 }
 
@@ -403,6 +408,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                                  .accesses = {{from, bytes, false}, {to, bytes, true}},
                                  .work = [=] { std::memmove(to, from, bytes); },
                                  .record = nullptr,
+                                 .meeting = nullptr,
                                  .host = {}});
   });
 }
@@ -414,6 +420,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
                                  .accesses = {{data, bytes, true}},
                                  .work = [=] { std::memset(data, value, bytes); },
                                  .record = nullptr,
+                                 .meeting = nullptr,
                                  .host = {}});
   });
 }
@@ -425,14 +432,17 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
                                  .accesses = {},
                                  .work = [=] { function(argument); },
                                  .record = nullptr,
+                                 .meeting = nullptr,
                                  .host = {}});
   });
 }
 
 // Not counted, and a thread that asks between two queries still waits.
-cudaError_t cudaGetLastError() { return std::exchange(Machine::thread().last_error, cudaSuccess); }
+cudaError_t cudaGetLastError() {
+  return std::exchange(Machine::Get().thread().last_error, cudaSuccess);
+}
 
-cudaError_t cudaPeekAtLastError() { return Machine::thread().last_error; }
+cudaError_t cudaPeekAtLastError() { return Machine::Get().thread().last_error; }
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {

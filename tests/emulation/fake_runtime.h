@@ -4,7 +4,7 @@
 // that this project calls and no others, so one that was forgotten is a link error.
 //
 // Streams are queues. Enqueueing runs nothing: work runs only when every worker thread (one that
-// called cudaSetDevice) waits, in cudaEventQuery, cudaStreamQuery or cudaStreamSynchronize. So the
+// created streams) waits, in cudaEventQuery, cudaStreamQuery or cudaStreamSynchronize. So the
 // scheduler always sees whole queues, and the order it picks among the heads of the streams is its
 // policy's alone, not the machine's. Policies are adversaries: what a program does not order by
 // events, one of them runs in the wrong order.
@@ -33,8 +33,8 @@ class WaitObserver;
 
 namespace zerobox::fake_cuda {
 
-// Which stream of a device runs first, where several could: the one created last, the one created
-// first, or any.
+// Which stream of a thread and device runs first, where several could: the one created last, the
+// one created first, or any. Among those of several threads it does not matter which came first.
 enum class Policy : uint8_t { kCommunicationFirst, kComputeFirst, kRandom };
 inline constexpr Policy kPolicies[] = {Policy::kCommunicationFirst, Policy::kComputeFirst,
                                        Policy::kRandom};
@@ -44,13 +44,16 @@ struct Options {
   int devices = 1;
   Policy policy = Policy::kRandom;
   uint64_t seed = 1;  // of kRandom
-  // Worker threads that will come: nothing runs before so many have called cudaSetDevice.
+  // Worker threads that will come: nothing runs before so many have created a stream.
   int workers = 1;
+  // All may wait for something that never comes: else that is reported when it has lasted a second,
+  // and the waiting calls fail.
+  bool may_stall = false;
   int64_t device_bytes = int64_t{1} << 30;  // what one device has
   // Streams and the host may wait for events that take times. It costs a GPU something, so those
   // that are edges take none.
   bool timing = false;
-  // The streams of a device in reports, in the order of creation.
+  // The streams of a thread's device in reports, in the order of creation.
   std::vector<std::string> stream_names = {"compute", "communication", "to_host", "from_host"};
 };
 
@@ -78,9 +81,11 @@ void HostAccess(const Access& access);
 // How reports call memory, given its address ("": by its offset in the allocation alone).
 void NameMemory(std::function<std::string(const void*)> name);
 
-// The nth call of this function from now on (1: the next) returns `error` and does nothing else.
-// Functions of other fakes count too: see Injected.
-void FailCall(const std::string& function, int nth, cudaError_t error = cudaErrorUnknown);
+// The nth call of this function from now on (1: the next) returns `error` and does nothing else; of
+// those by threads whose device this is (-1: of all). Functions of other fakes count too: see
+// Injected.
+void FailCall(const std::string& function, int nth, cudaError_t error = cudaErrorUnknown,
+              int device = -1);
 // The nth operation that runs from now on breaks its device, as a kernel that touches foreign
 // memory does: nothing runs there any more, and all calls return `error`.
 void FailWork(int nth, cudaError_t error = cudaErrorIllegalAddress);
@@ -93,8 +98,8 @@ cudaError_t Injected(const char* function);
 // the others go on without it only after a while.
 WaitObserver& Waits();
 
-// Calls since Reset, by function.
-std::map<std::string, int> Calls();
+// Calls since Reset, by function; of those by threads whose device this is (-1: of all).
+std::map<std::string, int> Calls(int device = -1);
 int64_t OperationsRun();
 // Allocations that live, and their bytes.
 struct Live {

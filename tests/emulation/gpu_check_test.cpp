@@ -171,8 +171,19 @@ TEST_F(GpuCheckTest, TrainsTheLargestMicroBatchThatFitsAndProfilesAStep) {
   EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
 }
 
+TEST_F(GpuCheckTest, PutsSeveralRanksOnOneGpu) {
+  fake_cuda::Reset({.workers = 2, .timing = true});
+  const std::vector<Row> rows = RunParts({7});
+  EXPECT_THAT(Failed(rows), IsEmpty()) << text_;
+  EXPECT_EQ(rows.size(), 2u * 9u);
+  EXPECT_EQ(Count(rows, "fp32_stage3_2_on_one_gpu"), 1);
+  EXPECT_EQ(Count(rows, "bf16_full_all_offloaded_2_on_one_gpu"), 1);
+  EXPECT_THAT(text_, HasSubstr("skipped: several GPUs"));
+  EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
+}
+
 TEST_F(GpuCheckTest, AFailureOfTheGpuIsFoundInEachPart) {
-  for (const int part : {2, 3, 4, 5}) {
+  for (const int part : {2, 3, 4, 5, 7}) {
     fake_cuda::Reset({.timing = true});
     fake_cuda::FailWork(20);
     EXPECT_THAT(Failed(RunParts({part})), Not(IsEmpty())) << part;
