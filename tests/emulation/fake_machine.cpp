@@ -231,12 +231,17 @@ void Machine::OnReady(const WaitPoint* point) {
 
 bool Machine::Poll(const void* what, std::function<bool()> ready) {
   HostThread& self = thread();
-  // It may never come back to what it has given up asking.
-  if (std::erase_if(self.asks, [](const auto& asked) { return asked.second(); }) > 0) {
-    self.repeats = false;
-  }
-  if (!self.asks.insert_or_assign(what, std::move(ready)).second) self.repeats = true;
-  if (hold_) return true;
+  const bool yes = std::erase_if(self.asks, [](const auto& asked) { return asked.second(); }) > 0;
+  const bool again = !self.asks.insert_or_assign(what, std::move(ready)).second;
+  // It asks what else it waits for first, and then acts on that.
+  self.repeats = !yes;
+  if (hold_ || yes) return true;
+  const bool ends_well = RunWhileAllWait();
+  self.repeats = again;
+  return ends_well;
+}
+
+bool Machine::RunWhileAllWait() {
   const auto now = std::chrono::steady_clock::now();
   if (!AllWait() && now - last_run_ < kPatience) return true;
   bool went_on = RunOne();

@@ -71,8 +71,8 @@ struct HostThread {
   bool was_here = false;  // it was a worker, and is none any more
   Clock clock;
   cudaError_t last_error = cudaSuccess;
-  // What it has asked since it did anything else, or got a yes. It waits when it begins to repeat
-  // itself, until one of these holds.
+  // What it has asked since it did anything else, or got a yes. It waits while it asks, and between
+  // its questions when it has begun to repeat itself, until one of these holds.
   std::map<const void*, std::function<bool()>> asks;
   bool repeats = false;
   const void* asleep_at = nullptr;  // the WaitPoint where it sleeps; guarded by sleep_mutex_
@@ -162,6 +162,7 @@ class Machine final : public WaitObserver {
     Clock clock;
   };
   bool AllWait() const;
+  bool RunWhileAllWait();
   void AddWorker(HostThread* thread);
   bool RunOne();  // false when no stream can go on
   void Run(CUstream_st& stream, Operation operation);
