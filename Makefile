@@ -140,7 +140,10 @@ clean: ## removes build/ (trained runs stay)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 18
-	@echo '  V=1 shows whole commands; BUILD=asan or tsan builds with sanitizers; -jN uses N cores (default: all).'
+	@echo '  CUDA=1 builds for GPUs too (the default where there is one), CUDA=0 does not; CUDA_HOME=DIR is where the toolkit is,'
+	@echo '  NCCL_HOME=DIR where NCCL is; CUDA_ARCHS="80 90" are the architectures (default: $(CUDA_ARCHS), as far as nvcc knows them).'
+	@echo '  V=1 shows whole commands; BUILD=asan or tsan builds with sanitizers, BUILD=emu, emu-asan, emu-race or emu-ptx runs the'
+	@echo '  tests of the CUDA kernels without a GPU; -jN uses N cores (default: all).'
 
 # A single file, such as build/asan/tests/layout_test.
 build/%: FORCE

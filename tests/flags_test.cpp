@@ -176,7 +176,7 @@ TEST(Flags, RefuseAnEpsThatIsZeroInFp32) {
 TEST(Flags, SayWhatTheyWanted) {
   EXPECT_EQ(ErrorOf({"--devices=65"}),
             "--devices=65: wanted a whole number from 1 to 64, found '65'; leave the flag out for "
-            "its default (4; with GPUs all of them)");
+            "its default (4; with GPUs, and no --virtual, all of them)");
   EXPECT_THAT(ErrorOf({"--beta1=1"}), HasSubstr("wanted a number from 0 to below 1"));
   EXPECT_THAT(ErrorOf({"--lr=0"}), HasSubstr("wanted a number above 0 up to 1000"));
   EXPECT_THAT(ErrorOf({"--device_memory=5XB"}), HasSubstr("512MiB"));

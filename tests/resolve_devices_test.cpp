@@ -206,6 +206,30 @@ TEST(ResolveDevices, AFailureOfTheGpuIsSaid) {
   EXPECT_EQ(Resolve({}, machine)->about_devices, "") << "as this build was made";
 }
 
+TEST(ResolveDevices, ADryRunMayBeOfGpusThatAreNotHere) {
+  Machine machine = WithGpus(8);
+  machine.count_gpus = [] { return absl::UnavailableError("no driver"); };
+  machine.free_gpu_memory = [](int) { return absl::UnavailableError("no driver"); };
+  const std::vector<std::string> dry = {"--device=cuda", "--dry_run", "--device_memory=5000"};
+  const ResolvedTrain one = Resolve(dry, machine).value();
+  EXPECT_EQ(one.settings.device, "cuda");
+  EXPECT_EQ(one.settings.devices, 1);
+  EXPECT_EQ(one.settings.dtype, DType::kBFloat16);
+  EXPECT_EQ(one.settings.device_memory_bytes, 5000);
+  EXPECT_EQ(one.about_devices, "GPUs of another machine: this one has none");
+  const auto with = [&](const char* flag) {
+    std::vector<std::string> arguments = dry;
+    arguments.emplace_back(flag);
+    return arguments;
+  };
+  EXPECT_EQ(Resolve(with("--devices=8"), machine)->settings.devices, 8);
+  EXPECT_EQ(Resolve(with("--virtual"), machine)->settings.devices, 4);
+  EXPECT_THAT(ErrorOf({"--device=cuda", "--dry_run"}, machine),
+              HasSubstr("found no GPU here to ask; give --device_memory"));
+  EXPECT_THAT(ErrorOf({"--device=cuda", "--device_memory=5000"}, machine), HasSubstr("no driver"));
+  EXPECT_EQ(Resolve(dry, WithGpus(2))->settings.devices, 2) << "those that are here";
+}
+
 TEST(ResolveDevices, SaysHowGpusAreLinked) {
   EXPECT_EQ(DescribeLinks({.pairs = 28, .peers = 28, .nvlinks = 28}), "NVLink between all GPUs");
   EXPECT_EQ(DescribeLinks({.pairs = 6, .peers = 6, .nvlinks = 0}),

@@ -149,10 +149,12 @@ same_threads := *Equality.*/1_* Devices/Equality.*/2_* *Equality.*/4_* *Equality
 leave_out = -$(subst $(empty) $(empty),:,$(strip $(1)))
 # Training runs in the emulator that others have the code of, and what they show by values alone.
 emulated_again := CudaTrain.*stage0 CudaTrain.*stage2 CudaTrain.*stage3 CudaTrain.*odd_width CudaTrain.*_selective \
-  CudaTrain.*_full CudaTrain.*fp32_optimizer* CudaTrain.*fp32_selective* CudaMemory.* CudaEdges.*
+  CudaTrain.*_full CudaTrain.*fp32_optimizer* CudaTrain.*fp32_selective* CudaMemory.* CudaEdges.* \
+  VirtualTrain.*stage0* VirtualTrain.*stage1* VirtualTrain.*bf16_stage2* VirtualTrain.*fp32_stage3*
 emu-asan_filter := $(call leave_out,$(emulated_again))
 # The checker of accesses looks at kernels; these have none.
-emu-race_filter := $(call leave_out,$(emulated_again) CudaDeviceTest.* NcclTest.AnError* NcclRanks.*)
+emu-race_filter := $(call leave_out,$(emulated_again) CudaDeviceTest.* CallLogTest.* VirtualGroupTest.AnError* \
+  VirtualGroupTest.Ranks* NcclTest.AnError* NcclRanks.*)
 emu-ptx_tests := $(tests_ptx_sources:tests/ptx/%_test.cpp=%)
 asan_tests :=
 asan_filter := $(call leave_out,$(many_devices))

@@ -491,8 +491,13 @@ TEST(Header, SaysWhichDevicesTheseAre) {
   const std::string gpus = header("NVLink between all GPUs");
   EXPECT_THAT(gpus, HasSubstr("A GPT on 2 GPUs, ZeRO-3\n"));
   EXPECT_THAT(gpus, HasSubstr("\n  devices   NVLink between all GPUs\n"));
+  EXPECT_THAT(gpus, HasSubstr("P_os+g+p: optimizer states, gradients and parameters are shared"));
   example.settings.virtual_devices = true;
   EXPECT_THAT(header(""), HasSubstr("A GPT on 2 devices of one GPU, ZeRO-3\n"));
+  example.settings.virtual_devices = false;
+  example.settings.devices = 1;
+  EXPECT_THAT(header(""), HasSubstr("A GPT on 1 GPU, ZeRO-3\n            one device has nobody to "
+                                    "share with: every stage is stage 0 there\n"));
 }
 
 TEST(Tables, ShowTheStepProgram) {

@@ -80,7 +80,8 @@ ZEROBOX_FLAG(int64_t, devices, 4,
              "How many devices share the work: the N of ZeRO. GPUs are taken from the first that "
              "CUDA_VISIBLE_DEVICES shows.",
              .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "N",
-             .range = {.min = 1, .max = 64}, .default_text = "4; with GPUs all of them");
+             .range = {.min = 1, .max = 64},
+             .default_text = "4; with GPUs, and no --virtual, all of them");
 ZEROBOX_FLAG(bool, virtual, false,
              "Put all devices on one GPU, however many --devices asks for. Slower than one device "
              "that has the GPU to itself: it is for watching ZeRO, and for trying a run out.",

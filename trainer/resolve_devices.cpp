@@ -15,8 +15,9 @@ namespace zerobox {
 namespace {
 
 struct Choice {
-  int gpus = 0;          // that are used; 0: host devices
-  std::string why_host;  // where GPUs would have been thinkable
+  int gpus = 0;            // that are used; 0: host devices
+  bool elsewhere = false;  // not on this machine, which has none
+  std::string why_host;    // where GPUs would have been thinkable
 };
 
 absl::Status Refuse(const std::string& what, const std::string& why) {
@@ -54,6 +55,18 @@ absl::StatusOr<Choice> ChooseGpus(const Resolver& resolver, const Machine& machi
   return Choice{.gpus = static_cast<int>(devices)};
 }
 
+// A dry run needs no GPU, so it may be of another machine's.
+absl::StatusOr<Choice> GpusElsewhere(const Resolver& resolver, bool on_one_gpu) {
+  if (!resolver.Given("device_memory")) {
+    return Refuse("--device=cuda with --dry_run",
+                  "wanted to know how much memory each GPU has, found no GPU here to ask; give "
+                  "--device_memory, for instance 80GiB");
+  }
+  const bool one = on_one_gpu || !resolver.Given("devices");
+  return Choice{.gpus = one ? 1 : static_cast<int>(absl::GetFlag(FLAGS_devices)),
+                .elsewhere = true};
+}
+
 absl::StatusOr<Choice> Choose(Resolver& resolver, const Machine& machine, bool on_one_gpu) {
   const std::string device = resolver.ZEROBOX_TAKE(device);
   if (device != "auto" && device != "host" && device != "cuda") {
@@ -69,6 +82,8 @@ absl::StatusOr<Choice> Choose(Resolver& resolver, const Machine& machine, bool o
   const absl::StatusOr<int> gpus = machine.count_gpus();
   if (!gpus.ok()) {
     const std::string message(gpus.status().message());
+    if (device == "cuda" && absl::GetFlag(FLAGS_dry_run))
+      return GpusElsewhere(resolver, on_one_gpu);
     if (device == "cuda") return Refuse("--device=cuda", message);
     if (on_one_gpu) return Refuse("--virtual", message);
     // A build without CUDA has nothing to explain.
@@ -83,7 +98,7 @@ absl::StatusOr<int64_t> LeastFree(const Machine& machine, int gpus) {
   std::optional<int64_t> least;
   for (int gpu = 0; gpu < gpus; ++gpu) {
     const absl::StatusOr<int64_t> free = machine.free_gpu_memory(gpu);
-    if (!free.ok()) return free;
+    if (!free.ok()) return free.status();
     least = std::min(least.value_or(*free), *free);
   }
   return least.value_or(0);
@@ -95,6 +110,7 @@ absl::StatusOr<std::string> AboutDevices(const TrainSettings& settings, const Ma
   if (choice.gpus == 0) {
     return choice.why_host.empty() ? "" : absl::StrCat("host devices: ", choice.why_host);
   }
+  if (choice.elsewhere) return "GPUs of another machine: this one has none";
   if (settings.devices == 1) return "";
   if (settings.virtual_devices) {
     return absl::StrCat(settings.devices,

@@ -40,7 +40,9 @@ std::string Header(const TrainSettings& settings, const std::string& model, cons
   const auto more = [&](const std::string& value) { row("", value); };
   text += TableTitle(absl::StrCat("A GPT on ", OnDevices(settings), ", ZeRO-", settings.zero_stage),
                      style);
-  more(std::string(kStageNames[static_cast<size_t>(settings.zero_stage)]));
+  more(settings.devices == 1 && settings.zero_stage > 0
+           ? "one device has nobody to share with: every stage is stage 0 there"
+           : std::string(kStageNames[static_cast<size_t>(settings.zero_stage)]));
   if (!about_devices.empty()) {
     constexpr int kColumn = 12;
     text += Lines("  " + style.Dim(Left("devices", kColumn - 3)), about_devices, kColumn);

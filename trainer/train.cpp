@@ -109,6 +109,7 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
 
   std::deque<Worker> workers;
   std::vector<const RankStatus*> ranks;
+  ranks.reserve(static_cast<size_t>(settings.devices));
   for (int rank = 0; rank < settings.devices; ++rank) {
     ranks.push_back(&workers.emplace_back(run, rank).status());
   }

@@ -20,6 +20,11 @@ nccl_missing := $(if $(nccl_include),,left out: the tests of collectives between
 
 # CUDA=1 is the default where there is a GPU to run on.
 CUDA ?= $(if $(and $(nvcc),$(or $(wildcard /dev/nvidia0),$(shell command -v nvidia-smi))),1,0)
+# Machine code for these, as far as nvcc knows them, and PTX of the newest for what comes later.
+CUDA_ARCHS = 80 90 100 120
+ifneq (,$(filter-out 0 1,$(CUDA)))
+  $(error CUDA is 0 or 1; found: $(CUDA))
+endif
 ifeq ($(CUDA)-$(nvcc),1-)
   $(error CUDA=1 needs nvcc, which is in none of: $(cuda_folders:%=%/bin). Set CUDA_HOME to where the toolkit is)
 endif
@@ -50,9 +55,12 @@ cuda_device_objects := $(call objects,$(ops_cuda_device_sources))
 #---- nvcc ----
 comma := ,
 ifeq ($(CUDA),1)
-# Machine code for these, as far as this nvcc knows them, and PTX of the newest for what comes later.
-CUDA_ARCHS = 80 90 100 120
-cuda_archs := $(filter $(CUDA_ARCHS),$(patsubst compute_%,%,$(shell $(nvcc) --list-gpu-arch)))
+known_archs := $(patsubst compute_%,%,$(shell $(nvcc) --list-gpu-arch))
+cuda_archs := $(filter $(CUDA_ARCHS),$(known_archs))
+ifeq (,$(cuda_archs))
+  $(error CUDA_ARCHS wants numbers of architectures that $(nvcc) knows, as in CUDA_ARCHS="80 90"; found: '$(CUDA_ARCHS)'. It knows: \
+    $(known_archs). zerobox wants 80 (A100, RTX 30) or newer)
+endif
 newest_arch := $(lastword $(filter $(cuda_archs),$(CUDA_ARCHS)))
 NVCCFLAGS =
 nvcc_compile = $(nvcc) -std=c++20 -O3 -lineinfo -I. -ccbin $(lastword $(CXX)) -Werror all-warnings \

@@ -475,8 +475,15 @@ absl::StatusOr<int> CountGpus() {
   // GPU to be idle, which it never is in a collective.
   (void)setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/1);  // NOLINT(concurrency-mt-unsafe)
   int count = 0;
-  const absl::Status status = cuda::ToStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  const absl::Status status = cuda::ToStatus(error, "cudaGetDeviceCount");
   if (status.ok() && count > 0) return count;
+  if (error == cudaErrorInsufficientDriver) {
+    return absl::UnavailableError(
+        absl::StrCat("this machine has no NVIDIA driver, or one older than this program's CUDA ",
+                     CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10,
+                     " wants; install one, or use --device=host"));
+  }
   return absl::UnavailableError(
       absl::StrCat("this machine has no CUDA devices; use --device=host (", status.message(), ")"));
 }

