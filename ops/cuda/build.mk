@@ -154,7 +154,7 @@ kernels_library := $(kernels_out)/libkernels.a
 emulation_library := $(out)/libemulation.a
 gpu_check_library := $(out)/libgpu_check.a
 $(kernels_library): $(kernel_objects)
-$(emulation_library): $(call objects,$(tests_emulation_support))
+$(emulation_library): $(call objects,$(tests_emulation_support)) $(out)/cuda
 $(gpu_check_library): $(call objects,$(gpu_check_sources)) bench/rules.mk
 $(kernels_library) $(emulation_library): tests/rules.mk
 $(kernels_library) $(emulation_library) $(gpu_check_library):
