@@ -49,6 +49,8 @@ absl::Status SumAs(cudaStream_t stream, const std::vector<Buffer>& to,
                    const std::vector<Buffer>& from) {
   std::vector<T*> results;
   std::vector<const T*> operands;
+  results.reserve(to.size());
+  operands.reserve(from.size());
   for (const Buffer& buffer : to) results.push_back(reinterpret_cast<T*>(buffer.data));
   for (const Buffer& buffer : from) operands.push_back(reinterpret_cast<const T*>(buffer.data));
   return ToStatus(SumRanks<T>(stream, results, operands, from[0].elements), "SumRanks");
