@@ -154,7 +154,7 @@ emulated_again := CudaTrain.*stage0 CudaTrain.*stage2 CudaTrain.*stage3 CudaTrai
 emu-asan_filter := $(call leave_out,$(emulated_again))
 # The checker of accesses looks at kernels; these have none.
 emu-race_filter := $(call leave_out,$(emulated_again) CudaDeviceTest.* CallLogTest.* VirtualGroupTest.AnError* \
-  VirtualGroupTest.Ranks*)
+  VirtualGroupTest.Ranks* NcclTest.AnError* NcclRanks.*)
 emu-ptx_tests := $(tests_ptx_sources:tests/ptx/%_test.cpp=%)
 asan_tests :=
 asan_filter := $(call leave_out,$(many_devices))

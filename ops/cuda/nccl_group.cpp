@@ -210,7 +210,7 @@ absl::Status NcclCommunicator::WarmUp(int64_t workspace_bytes) {
 }
 
 absl::Status NcclCommunicator::WarmUp(Collective collective, const std::vector<int64_t>& sizes) {
-  const std::string what = absl::StrCat("the first calls of ", FunctionOf(collective));
+  std::string what = absl::StrCat("the first calls of ", FunctionOf(collective));
   for (const DType dtype : kWarmUpTypes) {
     for (const int64_t bytes : sizes) {
       const int64_t elements = bytes / SizeOf(dtype) / size() * size();
