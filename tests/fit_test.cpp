@@ -359,13 +359,16 @@ TEST(CheckFit, AGpuTakesOnlyItsHostSideFromTheMachine) {
   const int64_t host = ReservedBytes(plan.ranks[0].host_regions);
   ASSERT_GT(host, 0);
   settings.device_memory_bytes = device;
-  EXPECT_TRUE(CheckFit(settings, plan, {.available_memory = host}).ok());
-  const absl::Status status = CheckFit(settings, plan, {.available_memory = host - 1});
+  const auto with = [](int64_t memory) {
+    return Machine{.available_memory = memory,
+                   .free_gpu_memory = [](int) { return int64_t{1} << 40; }};
+  };
+  EXPECT_TRUE(CheckFit(settings, plan, with(host)).ok());
+  const absl::Status status = CheckFit(settings, plan, with(host - 1));
   EXPECT_NE(status.message().find("of this machine's memory for --offload"), std::string::npos)
       << status;
   settings.device_memory_bytes = device - 1;
-  EXPECT_NE(CheckFit(settings, plan, {.available_memory = host}).message().find("on a device"),
-            std::string::npos);
+  EXPECT_NE(CheckFit(settings, plan, with(host)).message().find("on a device"), std::string::npos);
 }
 
 TEST(CheckFit, CountsAllDevicesOfAGpuThatTheyShare) {
@@ -375,19 +378,46 @@ TEST(CheckFit, CountsAllDevicesOfAGpuThatTheyShare) {
   const RunPlan plan = PlanRun(settings).value();
   const int64_t device = ReservedBytes(plan.ranks[0].regions);
   settings.device_memory_bytes = device;
-  int64_t free = 4 * device;
-  const Machine machine = {.free_gpu_memory = [&free](int gpu) {
-    EXPECT_EQ(gpu, 0);
-    return free;
-  }};
+  int64_t free = 4 * (device + 1000);
+  const Machine machine = {.free_gpu_memory =
+                               [&free](int gpu) {
+                                 EXPECT_EQ(gpu, 0);
+                                 return free;
+                               },
+                           .gpu_workspace =
+                               [](const CudaOpsSizes& sizes) {
+                                 EXPECT_EQ(sizes.shape.channels, 128);
+                                 return 1000;
+                               }};
   EXPECT_TRUE(CheckFit(settings, plan, machine).ok());
   --free;
   const absl::Status status = CheckFit(settings, plan, machine);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(status.message().find("its 4 devices need "), std::string::npos) << status;
-  EXPECT_NE(status.message().find(WithCommas(4 * device)), std::string::npos) << status;
-  EXPECT_NE(status.message().find("their GPU has "), std::string::npos) << status;
-  settings.virtual_devices = false;  // each has one
+  EXPECT_NE(status.message().find("for its 4 devices"), std::string::npos) << status;
+  EXPECT_NE(status.message().find(WithCommas(4 * (device + 1000))), std::string::npos) << status;
+  EXPECT_NE(status.message().find(WithCommas(free)), std::string::npos) << status;
+}
+
+TEST(CheckFit, CountsTheWorkspaceOnEveryGpu) {
+  TrainSettings settings;
+  settings.device = "cuda";
+  settings.devices = 2;
+  const RunPlan plan = PlanRun(settings).value();
+  settings.device_memory_bytes = int64_t{1} << 40;  // more than they have
+  const int64_t needed = ReservedBytes(plan.ranks[0].regions) + 1000;
+  std::vector<int64_t> free = {needed + 5, needed};
+  Machine machine = {.free_gpu_memory = [&free](int gpu) { return free.at(gpu); },
+                     .gpu_workspace = [](const CudaOpsSizes&) { return 1000; }};
+  EXPECT_TRUE(CheckFit(settings, plan, machine).ok());
+  --free[1];
+  const absl::Status status = CheckFit(settings, plan, machine);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find(WithCommas(needed)), std::string::npos) << status;
+  EXPECT_NE(status.message().find("workspace"), std::string::npos) << status;
+  // A dry run may be of GPUs elsewhere.
+  machine.free_gpu_memory = [](int) { return absl::UnavailableError("no driver"); };
+  EXPECT_EQ(CheckFit(settings, plan, machine), absl::UnavailableError("no driver"));
+  settings.dry_run = true;
   EXPECT_TRUE(CheckFit(settings, plan, machine).ok());
 }
 

@@ -31,16 +31,22 @@ int64_t DevicesOnMachine(const TrainSettings& settings, const RunPlan& plan) {
   return settings.device == "cuda" ? 0 : DeviceReservations(plan);
 }
 
-// Whether the GPU that several devices share has room for all of them.
-absl::Status CheckGpu(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
-  if (settings.device != "cuda" || !settings.virtual_devices) return absl::OkStatus();
-  const absl::StatusOr<int64_t> free = machine.free_gpu_memory(0);
-  if (!free.ok()) return free.status();
-  const int64_t needed = DeviceReservations(plan);
+// Whether each GPU has room for its devices, and for the workspace that they take besides.
+absl::Status CheckGpus(const TrainSettings& settings, const RunPlan& plan, const Machine& machine) {
+  if (settings.device != "cuda") return absl::OkStatus();
+  const bool shared = settings.virtual_devices;
+  const absl::StatusOr<int64_t> free = LeastFreeGpuMemory(machine, shared ? 1 : settings.devices);
+  if (!free.ok()) return settings.dry_run ? absl::OkStatus() : free.status();  // of GPUs elsewhere
+  const int64_t workspace =
+      machine.gpu_workspace(OpsSizes(settings)) * (shared ? settings.devices : 1);
+  const int64_t reserved = shared ? DeviceReservations(plan) : LargestReservation(plan);
+  const int64_t needed = reserved + workspace;
   if (needed <= *free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the run does not fit: its ", settings.devices, " devices need ", HumanBytes(needed), " (",
-      WithCommas(needed), " bytes) together, their GPU has ", HumanBytes(*free), " free"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the run does not fit: it needs ", HumanBytes(needed), " (", WithCommas(needed),
+                   " bytes, ", HumanBytes(workspace), " of them workspace of the kernels) on a GPU",
+                   shared ? absl::StrCat(" for its ", settings.devices, " devices") : "",
+                   ", which has ", HumanBytes(*free), " (", WithCommas(*free), " bytes) free"));
 }
 
 // What a setting costs in speed, in hundredths of a step's compute: rough numbers, of which only
@@ -187,7 +193,7 @@ std::vector<std::string> OtherChanges(const ResolvedTrain& resolved, const Train
   const bool machine_short =
       plan.ok() &&
       (DevicesOnMachine(least, *plan) + HostReservations(*plan) > machine.available_memory ||
-       !CheckGpu(least, *plan, machine).ok());
+       !CheckGpus(least, *plan, machine).ok());
   const bool derived = Derived(resolved, "device_memory");
   if (least.devices > 1 && ((derived && ShareMemory(least)) || machine_short)) {
     changes.push_back("fewer --devices");
@@ -200,6 +206,13 @@ std::vector<std::string> OtherChanges(const ResolvedTrain& resolved, const Train
 }
 
 }  // namespace
+
+CudaOpsSizes OpsSizes(const TrainSettings& settings) {
+  const ModelConfig& model = settings.model;
+  return {.shape = {settings.micro_batch, model.seq_len, model.n_embd},
+          .heads = model.n_head,
+          .vocabulary = model.vocab_size};
+}
 
 int64_t HostReservations(const RunPlan& plan) {
   int64_t all = 0;
@@ -215,7 +228,7 @@ absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const 
         " bytes) on a device, --device_memory is ", HumanBytes(settings.device_memory_bytes), " (",
         WithCommas(settings.device_memory_bytes), " bytes)"));
   }
-  if (absl::Status status = CheckGpu(settings, plan, machine); !status.ok()) return status;
+  if (absl::Status status = CheckGpus(settings, plan, machine); !status.ok()) return status;
   const int64_t devices = DevicesOnMachine(settings, plan);
   const int64_t host = HostReservations(plan);
   if (devices + host > machine.available_memory) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "ops/cuda/cuda.h"
 #include "trainer/resolve.h"
 #include "trainer/results.h"
 #include "trainer/settings.h"
@@ -17,8 +18,8 @@
 namespace zerobox {
 
 // ResourceExhausted, with wanted and found bytes, where a device's reservation exceeds
-// --device_memory, those of all devices exceed the free memory of the GPU that they share, or they
-// and their host sides exceed the machine's.
+// --device_memory, those of a GPU's devices with their workspaces exceed its free memory, or those
+// of host devices and all host sides exceed the machine's.
 absl::Status CheckFit(const TrainSettings& settings, const RunPlan& plan, const Machine& machine);
 
 // Other settings for the same model and the same global batch: stage, checkpointing, offload and
@@ -37,6 +38,9 @@ std::vector<FittingSettings> FindFitting(const ResolvedTrain& resolved, const Ma
                                          size_t most);
 // The same as a text of several lines, for whoever was refused.
 std::string WhatWouldFit(const ResolvedTrain& resolved, const Machine& machine);
+
+// What the ops' workspace on a GPU is made for.
+CudaOpsSizes OpsSizes(const TrainSettings& settings);
 
 // Bytes that all host sides reserve together.
 int64_t HostReservations(const RunPlan& plan);

@@ -27,11 +27,14 @@ struct Machine {
   // Asked only where GPUs may be used, because that wakes the driver.
   std::function<absl::StatusOr<int>()> count_gpus = CountGpus;
   std::function<absl::StatusOr<int64_t>(int gpu)> free_gpu_memory = FreeGpuMemory;
+  std::function<int64_t(const CudaOpsSizes&)> gpu_workspace = GpuWorkspaceBytes;
   // Asked only where several GPUs are to be used.
   std::function<absl::Status()> check_nccl = CheckNccl;
   std::function<absl::StatusOr<GpuLinks>(int gpus)> links = FindGpuLinks;
 };
 Machine ThisMachine();
+// Free on each of the first `gpus` GPUs.
+absl::StatusOr<int64_t> LeastFreeGpuMemory(const Machine& machine, int gpus);
 
 using FlagValue = std::variant<bool, int64_t, uint64_t, double, std::string>;
 std::string Text(const FlagValue& value);

@@ -93,17 +93,6 @@ absl::StatusOr<Choice> Choose(Resolver& resolver, const Machine& machine, bool o
   return ChooseGpus(resolver, machine, *gpus, device == "auto");
 }
 
-// Free on each of the GPUs.
-absl::StatusOr<int64_t> LeastFree(const Machine& machine, int gpus) {
-  std::optional<int64_t> least;
-  for (int gpu = 0; gpu < gpus; ++gpu) {
-    const absl::StatusOr<int64_t> free = machine.free_gpu_memory(gpu);
-    if (!free.ok()) return free.status();
-    least = std::min(least.value_or(*free), *free);
-  }
-  return least.value_or(0);
-}
-
 // The line of the header, for devices that are there.
 absl::StatusOr<std::string> AboutDevices(const TrainSettings& settings, const Machine& machine,
                                          const Choice& choice) {
@@ -122,6 +111,16 @@ absl::StatusOr<std::string> AboutDevices(const TrainSettings& settings, const Ma
 }
 
 }  // namespace
+
+absl::StatusOr<int64_t> LeastFreeGpuMemory(const Machine& machine, int gpus) {
+  std::optional<int64_t> least;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    const absl::StatusOr<int64_t> free = machine.free_gpu_memory(gpu);
+    if (!free.ok()) return free.status();
+    least = std::min(least.value_or(*free), *free);
+  }
+  return least.value_or(0);
+}
 
 std::string DescribeLinks(const GpuLinks& links) {
   const auto of_pairs = [&](int count) {
@@ -155,7 +154,7 @@ absl::Status ResolveDevices(Resolver& resolver, const Machine& machine, Resolved
       resolver.ZEROBOX_TAKE(threads, "derived", std::optional<int64_t>(machine.cores)));
   int64_t free = machine.available_memory;
   if (cuda && !resolver.Given("device_memory")) {
-    const absl::StatusOr<int64_t> of_gpus = LeastFree(machine, choice->gpus);
+    const absl::StatusOr<int64_t> of_gpus = LeastFreeGpuMemory(machine, choice->gpus);
     if (!of_gpus.ok()) return of_gpus.status();
     free = *of_gpus;
   }

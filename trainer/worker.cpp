@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoints/safetensors.h"
 #include "ops/cuda/cuda.h"
+#include "trainer/fit.h"
 #include "trainer/model_file.h"
 
 namespace zerobox {
@@ -60,20 +61,16 @@ absl::Status Worker::MakeDevice() {
   regions[static_cast<int>(Region::kPersistent)] += run_.hooks.extra_bytes;
   const int host_threads = settings_.offload_optimizer ? settings_.threads_per_device() : 1;
   if (settings_.device == "cuda") {
-    const ModelConfig& model = settings_.model;
-    auto device =
-        MakeCudaDevice({.rank = rank_,
-                        .gpu = settings_.virtual_devices ? 0 : rank_,
-                        .regions = regions,
-                        .host_regions = plan.host_regions,
-                        .threads = settings_.threads_per_device(),
-                        .sizes = {.shape = {settings_.micro_batch, model.seq_len, model.n_embd},
-                                  .heads = model.n_head,
-                                  .vocabulary = model.vocab_size},
-                        .tf32 = settings_.tf32,
-                        .recorder = run_.hooks.recorder,
-                        .drop_wait = run_.hooks.drop_wait},
-                       run_.abort);
+    auto device = MakeCudaDevice({.rank = rank_,
+                                  .gpu = settings_.virtual_devices ? 0 : rank_,
+                                  .regions = regions,
+                                  .host_regions = plan.host_regions,
+                                  .threads = settings_.threads_per_device(),
+                                  .sizes = OpsSizes(settings_),
+                                  .tf32 = settings_.tf32,
+                                  .recorder = run_.hooks.recorder,
+                                  .drop_wait = run_.hooks.drop_wait},
+                                 run_.abort);
     if (!device.ok()) return device.status();
     device_ = *std::move(device);
     return absl::OkStatus();

@@ -24,6 +24,8 @@ struct CudaOpsSizes {
   int64_t heads = 1, vocabulary = 1;
 };
 
+inline constexpr int64_t kGpuWorkspaceBytes = int64_t{32} << 20;
+
 struct CudaDeviceOptions {
   int rank = 0;                // names the device in messages and in the recorder
   int gpu = 0;                 // its number on this machine
@@ -32,7 +34,7 @@ struct CudaDeviceOptions {
   int threads = 1;             // of the kernels on the host side
   // Beside the regions: what cuBLASLt and the kernels of the compute stream use as they like. At
   // least so much, and more where ops of these sizes want it.
-  int64_t workspace_bytes = int64_t{32} << 20;
+  int64_t workspace_bytes = kGpuWorkspaceBytes;
   CudaOpsSizes sizes{};
   bool tf32 = false;  // fp32 matrix products in TF32
   Recorder* recorder = nullptr;
@@ -46,11 +48,14 @@ inline constexpr int64_t kMostGpuHeadChannels = 128;
 // This build has the CUDA device.
 bool BuiltWithCuda();
 // The GPUs of this machine, 1 or more. Unimplemented in a build without CUDA; Unavailable, with the
-// reason, where there is no GPU or no driver. Called before the program has threads: it asks the
-// driver to load every kernel when a device is made, not when it is first used.
+// reason, where there is no GPU, no driver or no cuBLASLt. Called before the program has threads:
+// it asks the driver to load every kernel when a device is made, not when it is first used.
 absl::StatusOr<int> CountGpus();
 // Bytes that are free now.
 absl::StatusOr<int64_t> FreeGpuMemory(int gpu);
+
+// What a device with ops of these sizes takes of its GPU besides its regions, at most.
+int64_t GpuWorkspaceBytes(const CudaOpsSizes& sizes);
 
 // How GPUs 0 to `gpus` - 1 reach each other's memory: of their pairs, how many do so directly, and
 // over NVLink. NCCL sends through the machine's memory where they do not.

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/cuda/affinity.h"
+#include "ops/cuda/cublaslt.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/pause.h"
 #include "ops/cuda/status.h"
@@ -477,7 +478,12 @@ absl::StatusOr<int> CountGpus() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   const absl::Status status = cuda::ToStatus(error, "cudaGetDeviceCount");
-  if (status.ok() && count > 0) return count;
+  if (status.ok() && count > 0) {
+    const std::string problem = cuda::CublasLtProblem();
+    if (problem.empty()) return count;
+    return absl::UnavailableError(
+        absl::StrCat("a GPU's matrix products need cuBLASLt, and ", problem));
+  }
   if (error == cudaErrorInsufficientDriver) {
     return absl::UnavailableError(
         absl::StrCat("this machine has no NVIDIA driver, or one older than this program's CUDA ",
@@ -486,6 +492,11 @@ absl::StatusOr<int> CountGpus() {
   }
   return absl::UnavailableError(
       absl::StrCat("this machine has no CUDA devices; use --device=host (", status.message(), ")"));
+}
+
+int64_t GpuWorkspaceBytes(const CudaOpsSizes& sizes) {
+  constexpr int kMostMultiprocessors = 256;  // no GPU has more
+  return std::max(kGpuWorkspaceBytes, cuda::OpsWorkspaceBytes(sizes, kMostMultiprocessors));
 }
 
 absl::StatusOr<int64_t> FreeGpuMemory(int gpu) {

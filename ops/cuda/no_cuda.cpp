@@ -19,6 +19,7 @@ absl::Status NotBuilt() {
 bool BuiltWithCuda() { return false; }
 absl::StatusOr<int> CountGpus() { return NotBuilt(); }
 absl::StatusOr<int64_t> FreeGpuMemory(int) { return NotBuilt(); }
+int64_t GpuWorkspaceBytes(const CudaOpsSizes&) { return kGpuWorkspaceBytes; }
 absl::StatusOr<GpuLinks> FindGpuLinks(int) { return NotBuilt(); }
 absl::Status CheckNccl() { return NotBuilt(); }
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions&, Abort&) {

@@ -49,6 +49,8 @@ absl::Status SumAs(cudaStream_t stream, const std::vector<Buffer>& to,
                    const std::vector<Buffer>& from) {
   std::vector<T*> results;
   std::vector<const T*> operands;
+  results.reserve(to.size());
+  operands.reserve(from.size());
   for (const Buffer& buffer : to) results.push_back(reinterpret_cast<T*>(buffer.data));
   for (const Buffer& buffer : from) operands.push_back(reinterpret_cast<const T*>(buffer.data));
   return ToStatus(SumRanks<T>(stream, results, operands, from[0].elements), "SumRanks");
@@ -74,6 +76,7 @@ absl::Status Sum(cudaStream_t stream, const std::vector<Buffer>& to,
 // Part `rank` of each.
 std::vector<Buffer> PartsOf(const std::vector<Buffer>& buffers, int rank) {
   std::vector<Buffer> parts;
+  parts.reserve(buffers.size());
   for (const Buffer& buffer : buffers) {
     parts.push_back(PartOf(buffer, rank, static_cast<int>(buffers.size())));
   }
@@ -113,6 +116,7 @@ absl::Status BroadcastAll(cudaStream_t stream, const std::vector<Buffer>& buffer
 
 absl::Status Perform(cudaStream_t stream, const std::vector<PostedCall>& calls) {
   std::vector<Buffer> buffers;
+  buffers.reserve(calls.size());
   for (const PostedCall& call : calls) buffers.push_back(call.buffer);
   switch (calls[0].collective) {
     case Collective::kAllGather:

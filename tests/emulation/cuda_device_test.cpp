@@ -684,11 +684,16 @@ TEST(CudaDevices, AreCountedWithTheReasonWhereThereAreNone) {
   fake_cuda::Reset({.devices = 3});
   EXPECT_EQ(CountGpus().value(), 3);
   EXPECT_STREQ(getenv("CUDA_MODULE_LOADING"), "EAGER");
-  fake_cuda::FailCall("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
-  const absl::Status status = CountGpus().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("cudaGetDeviceCount: "));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("--device=host"));
+  const std::pair<cudaError_t, const char*> reasons[] = {
+      {cudaErrorInsufficientDriver, "no NVIDIA driver, or one older than"},
+      {cudaErrorNoDevice, "cudaGetDeviceCount: "}};
+  for (const auto& [error, reason] : reasons) {
+    fake_cuda::FailCall("cudaGetDeviceCount", 1, error);
+    const absl::Status status = CountGpus().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--device=host"));
+  }
 }
 
 TEST(FakeRuntime, ReportsWhatItsHeaderSays) {

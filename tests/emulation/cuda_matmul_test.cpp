@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <random>
 #include <string>
@@ -302,6 +303,26 @@ TEST_F(CudaMatmul, ChoosesAnAlgorithmOnceForEachShapeAndAlignment) {
   const fake_cublaslt::Counts counts = fake_cublaslt::TakeCounts();
   EXPECT_EQ(counts.heuristics, 4);
   EXPECT_EQ(counts.products, 7);
+}
+
+TEST_F(CudaMatmul, TakesItsOwnOperandsInEveryCallOfAKnownShape) {
+  auto matmul = Make();
+  for (const Epilogue epilogue :
+       {Epilogue::kBias, Epilogue::kBiasGelu, Epilogue::kGeluGradient, Epilogue::kBiasGradient}) {
+    const MatmulCall call = {.rows = 16,
+                             .columns = 16,
+                             .inner = 16,
+                             .transpose_a = epilogue == Epilogue::kBiasGradient,
+                             .transpose_b = epilogue == Epilogue::kGeluGradient,
+                             .epilogue = epilogue};
+    Check(*matmul, call);
+    // Where those of the first call were.
+    std::deque<Array> taken;
+    for (int i = 0; i < 4; ++i) taken.emplace_back(kFloat, 16 * 16, 0);
+    taken.emplace_back(kFloat, 16, 0);
+    Check(*matmul, call);
+  }
+  EXPECT_EQ(matmul->counts().shapes, 4);
 }
 
 // Buffers of a pool begin on 128 bytes, every other one on 256.

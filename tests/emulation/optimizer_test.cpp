@@ -148,13 +148,21 @@ struct Arrays {
   }
 };
 
+// Elements that an array begins behind an aligned place.
+struct Shifts {
+  int64_t parameters = 0, master = 0, gradients = 0, m = 0, v = 0;
+};
+constexpr Shifts kShifts[] = {{1, 1, 1, 1, 1},  {.parameters = 1}, {.master = 1},
+                              {.gradients = 1}, {.m = 1},          {.v = 1}};
+
 template <typename P, typename G>
-Arrays<P, G> Step(const Arrays<P, G>& before, int64_t shift, bool decay, const StepState& state,
-                  const OptimizerSettings& settings) {
+Arrays<P, G> Step(const Arrays<P, G>& before, const Shifts& shifts, bool decay,
+                  const StepState& state, const OptimizerSettings& settings) {
   const int64_t n = before.parameters.size();
-  DeviceArray<P> parameters(before.parameters, shift);
-  DeviceArray<float> master(before.master, shift), m(before.m, shift), v(before.v, shift);
-  DeviceArray<G> gradients(before.gradients, shift);
+  DeviceArray<P> parameters(before.parameters, shifts.parameters);
+  DeviceArray<float> master(before.master, shifts.master), m(before.m, shifts.m),
+      v(before.v, shifts.v);
+  DeviceArray<G> gradients(before.gradients, shifts.gradients);
   const DeviceArray<StepState> device_state(std::vector<StepState>{state});
   float* const master_data = std::is_same_v<P, float> ? nullptr : master.data();
   EXPECT_EQ(cuda::AdamW(nullptr, parameters.data(), master_data, gradients.data(), m.data(),
@@ -211,7 +219,7 @@ Arrays<P, G> Formula(Arrays<P, G> a, bool decay) {
 
 TEST_P(OptimizerKernels, AdamWFollowsTheFormulaAndSetsGradientsToZero) {
   ForEachTypes([]<typename P, typename G>() {
-    for (const int64_t n : {1, 8, 2051}) {
+    for (const int64_t n : {1, 7, 8, 15, 2051}) {
       const auto before = Arrays<P, G>::Random(n);
       const Array w = before.weights().Doubles(), g = before.gradients.Doubles();
       for (const bool decay : {false, true}) {
@@ -223,13 +231,17 @@ TEST_P(OptimizerKernels, AdamWFollowsTheFormulaAndSetsGradientsToZero) {
           const double step = new_m[i] / 0.488 / (std::sqrt(new_v[i] / 0.087327) + 1e-3);
           new_w[i] = w[i] - 0.01 * (step + (decay ? 0.05 * w[i] : 0));
         }
-        const auto after = Step(before, 0, decay, SomeState(), SomeSettings());
+        const auto after = Step(before, {}, decay, SomeState(), SomeSettings());
         ExpectClose(after.weights(), new_w, 1e-6, "weights");
         ExpectClose(after.m, new_m, 1e-6, "m");
         ExpectClose(after.v, new_v, 1e-6, "v");
         const auto formula = Formula(before, decay);
         EXPECT_TRUE(after.HasTheBitsOf(formula)) << n;
-        EXPECT_TRUE(Step(before, 1, decay, SomeState(), SomeSettings()).HasTheBitsOf(formula)) << n;
+        for (const Shifts& shifts : kShifts) {
+          EXPECT_TRUE(
+              Step(before, shifts, decay, SomeState(), SomeSettings()).HasTheBitsOf(formula))
+              << n;
+        }
       }
     }
   });
@@ -237,7 +249,7 @@ TEST_P(OptimizerKernels, AdamWFollowsTheFormulaAndSetsGradientsToZero) {
 
 TEST_P(OptimizerKernels, SkippedStepChangesNoWeightAndSetsGradientsToZero) {
   ForEachTypes([]<typename P, typename G>() {
-    for (const int64_t shift : {0, 1}) {
+    for (const Shifts& shift : {Shifts{}, kShifts[0]}) {
       auto before = Arrays<P, G>::Random(2051), expected = before;
       before.gradients[1000] = FromFloat<G>(std::numeric_limits<float>::quiet_NaN());
       // Parameters beside master weights may be memory that never held them.
