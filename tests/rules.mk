@@ -75,6 +75,7 @@ tests_emulation_sources := \
   tests/emulation/rank_sums_test.cpp \
   tests/emulation/residual_layernorm_test.cpp \
   tests/emulation/seeded_bugs_test.cpp \
+  tests/emulation/several_edges_test.cpp \
   tests/emulation/several_gpus_test.cpp \
   tests/emulation/simt_test.cpp \
   tests/emulation/virtual_group_test.cpp \
@@ -91,6 +92,7 @@ tests_emulation_kernels := \
 
 # The emulator, and the fakes of the toolkit's libraries.
 tests_emulation_support := \
+  tests/emulation/edges.cpp \
   tests/emulation/fake_cublaslt.cpp \
   tests/emulation/fake_machine.cpp \
   tests/emulation/fake_memory.cpp \

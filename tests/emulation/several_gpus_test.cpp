@@ -168,9 +168,10 @@ TEST(SeveralGpusKinds, HaveEveryPairOfSettings) {
   }
 }
 
-// Two ranks train under every policy, others under one.
+// Two ranks train under every policy, where that is cheap; others under one.
 bool IsTried(const Kind& kind, Policy policy) {
-  return kind.world.ranks == 2 || policy == fake_cuda::kPolicies[(kind.stage + 2) % 3];
+  if (policy == fake_cuda::kPolicies[(kind.stage + 2) % 3]) return true;
+  return kind.world.ranks == 2 && !(kind.world.on_one_gpu && kind.micro_batches > 1);
 }
 
 class SeveralGpus : public testing::TestWithParam<Kind> {};
@@ -232,9 +233,9 @@ TEST_P(VirtualRanks, TrainToTheSameBitsAtEveryStage) {
   std::vector<SmallRun> runs;
   for (kind.stage = 0; kind.stage <= 3; ++kind.stage) {
     TrainSettings settings = SettingsOf(kind, "cuda");
-    settings.steps = 6;
-    settings.eval_interval = 6;
-    settings.optimizer.clip_norm = 3.45;
+    settings.steps = 4;
+    settings.eval_interval = 4;
+    settings.optimizer.clip_norm = 3.6;
     settings.bucket_bytes = 4 << 10;
     ASSERT_GT(settings.dropout, 0);
     runs.push_back(OnGpus(settings, fake_cuda::kPolicies[kind.stage % 3]));
@@ -249,8 +250,8 @@ TEST_P(VirtualRanks, TrainToTheSameBitsAtEveryStage) {
   const auto clipped = std::count_if(steps.begin(), steps.end(),
                                      [](const StepMetrics& step) { return step.clip < 1; });
   EXPECT_GT(clipped, 0);
-  EXPECT_LT(clipped, 6);
-  ASSERT_EQ(steps.size(), 6u);
+  EXPECT_LT(clipped, 4);
+  ASSERT_EQ(steps.size(), 4u);
   ASSERT_FALSE(runs[0].parameters.empty());
   const auto calls = [&](int stage, Collective collective) {
     return Counted(runs[static_cast<size_t>(stage)], 0, collective).calls;
