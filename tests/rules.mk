@@ -75,9 +75,10 @@ tests_emulation_sources := \
   tests/emulation/rank_sums_test.cpp \
   tests/emulation/residual_layernorm_test.cpp \
   tests/emulation/seeded_bugs_test.cpp \
+  tests/emulation/several_edges_test.cpp \
+  tests/emulation/several_gpus_test.cpp \
   tests/emulation/simt_test.cpp \
   tests/emulation/virtual_group_test.cpp \
-  tests/emulation/virtual_train_test.cpp \
 
 # And where NCCL's header is, these.
 tests_nccl_sources := \
@@ -91,6 +92,7 @@ tests_emulation_kernels := \
 
 # The emulator, and the fakes of the toolkit's libraries.
 tests_emulation_support := \
+  tests/emulation/edges.cpp \
   tests/emulation/fake_cublaslt.cpp \
   tests/emulation/fake_machine.cpp \
   tests/emulation/fake_memory.cpp \
@@ -117,7 +119,7 @@ tests_ptx_sources := \
   tests/ptx/training_test.cpp \
 
 tests_ptx_kernel_tests := $(filter-out $(addprefix tests/emulation/,cuda_%_test.cpp gpu_check_test.cpp seeded_bugs_test.cpp \
-  simt_test.cpp virtual_%_test.cpp call_log_test.cpp), $(tests_emulation_sources))
+  several_%_test.cpp simt_test.cpp virtual_%_test.cpp call_log_test.cpp), $(tests_emulation_sources))
 
 tests_ptx_support := \
   tests/ptx/comparison.cpp \

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -36,6 +37,8 @@ class RunObserver {
 // For tests: ways to disturb a run, or to watch it.
 struct TrainHooks {
   CallHook call;  // before each collective call of each rank
+  // On each worker's thread: what its replica uses instead of its communicator, which stays.
+  std::function<std::unique_ptr<Communicator>(Communicator& communicator)> communicator;
   // Multiplies the scale of the loss of one rank's step; NaN makes its gradient non-finite.
   std::function<double(int rank, int64_t step)> loss_scale;
   // On each worker's thread once its device is set up; memory beyond the plan, `extra_bytes` of it,

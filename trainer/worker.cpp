@@ -43,7 +43,9 @@ absl::Status Worker::SetUp() {
   }
   status_.SetDevice(device_.get());
   communicator_ = run_.group.Join(rank_, *device_);
-  replica_ = std::make_unique<Replica>(*device_, *communicator_, run_.layout, settings_);
+  if (run_.hooks.communicator) disturbed_ = run_.hooks.communicator(*communicator_);
+  Communicator& used = disturbed_ ? *disturbed_ : *communicator_;
+  replica_ = std::make_unique<Replica>(*device_, used, run_.layout, settings_);
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
   ParameterSource given;
   if (const auto& hook = run_.hooks.initial_parameter) {

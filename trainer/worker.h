@@ -75,6 +75,7 @@ class Worker {
   RankStatus status_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Communicator> disturbed_;  // by a test
   std::unique_ptr<Replica> replica_;
   int64_t posted_ = 0;  // the latest step of which the board knows
 };

@@ -6,25 +6,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <bit>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "ops/collectives/plan_communicator.h"
-#include "ops/cuda/cuda.h"
 #include "tests/cuda_runs.h"
+#include "tests/emulation/edges.h"
 #include "tests/emulation/fake_cublaslt.h"
 #include "tests/emulation/fake_runtime.h"
 #include "tests/emulation/train_runs.h"
 #include "tests/small_run.h"
-#include "trainer/gpt.h"
-#include "trainer/model_file.h"
-#include "trainer/replica.h"
 
 namespace zerobox {
 namespace {
@@ -175,99 +168,13 @@ const std::vector<EdgeKind>& EdgeKinds() {
   return kinds;
 }
 
-class EdgeLog final : public Recorder {
- public:
-  void OnWait(int, StreamId stream, const Event& event) override {
-    edges.insert(event.name() + " -> " + std::string(Name(stream)));
-  }
-  void OnHostWait(int, const Event& event) override { edges.insert(event.name() + " -> host"); }
-  void OnEnqueue(int, StreamId, std::string_view, int64_t) override {}
-  void OnBegin(int, StreamId, std::string_view, int64_t) override {}
-  void OnEnd(int, StreamId, std::string_view, int64_t) override {}
-  void OnAllocate(int, Region, Category, std::string_view, const Buffer&) override {}
-  void OnFree(int, const Buffer&) override {}
-  std::set<std::string> edges;
-};
-
-// What a run comes to, to the bit: its losses, its gradient norm, its parameters.
-struct Outcome {
-  absl::Status status;
-  std::vector<uint64_t> bits;
-  std::vector<std::string> reports;
-};
-
-// Two steps of three micro-batches, reading the parameters, an evaluation. The worker waits for the
-// GPU only after both steps, so that nothing but events orders the end of the first and the
-// beginning of the second. `correct` is what the steps should come to: if they do not, that is all,
-// because without the worker's wait its memory must not be touched any more.
-void RunReplica(Replica& replica, const TrainSettings& settings, const Outcome* correct,
-                Outcome& outcome) {
-  const SyntheticDataset dataset(settings.model.seq_len, settings.model.vocab_size);
-  const auto add = [&](double value) { outcome.bits.push_back(std::bit_cast<uint64_t>(value)); };
-  replica.InitializeWeights();
-  for (int64_t step = 0; step < 2; ++step) {
-    const auto fill = [&](int64_t micro_batch, HostBatch& batch) {
-      const int64_t position = step * settings.grad_accum + micro_batch;
-      dataset.Train(position, batch.Inputs(0), batch.Targets(0));
-      batch.samples[0] = position;
-    };
-    replica.TrainStep(fill, 0.01F);
-  }
-  for (int64_t step = 0; step < 2; ++step) {
-    const absl::StatusOr<StepOutcome> result = replica.Outcome();
-    outcome.status = result.status();
-    if (!result.ok()) return;
-    add(result->loss_sum);
-    add(result->state.gradient_norm);
-  }
-  if (correct != nullptr &&
-      !std::equal(outcome.bits.begin(), outcome.bits.end(), correct->bits.begin())) {
-    return;
-  }
-  // Before the evaluation, whose batch comes behind offloaded parameters on from_host, and would
-  // tell that they are there.
-  outcome.status = replica.ReadParameters([&](ParameterId, std::span<const std::byte> bytes) {
-    for (const float value : Widened(bytes, settings.dtype)) add(value);
-    return absl::OkStatus();
-  });
-  if (!outcome.status.ok()) return;
-  const absl::StatusOr<double> loss = replica.EvaluateBatch([&](HostBatch& batch) {
-    dataset.Validation(0, batch.Inputs(0), batch.Targets(0));
-    batch.samples[0] = 0;
-  });
-  outcome.status = loss.status();
-  if (loss.ok()) add(*loss);
-}
-
-Outcome RunEdges(const CudaRunKind& kind, Policy policy, const std::string& drop_wait,
-                 const Outcome* correct, Recorder* recorder = nullptr) {
-  TrainSettings settings = SettingsOf(kind, "cuda");
+TrainSettings SettingsOf(const EdgeKind& edges) {
+  TrainSettings settings = SettingsOf(edges.kind, "cuda");
   settings.model.seq_len = 5;
   settings.micro_batch = 1;
   settings.grad_accum = 3;
   settings.grad_accum_dtype = DType::kFloat32;
-  Outcome outcome;
-  const absl::StatusOr<RunPlan> plan = PlanRun(settings);
-  const absl::StatusOr<Layout> layout =
-      Layout::Make(GptParameters(settings.model), settings.devices, settings.bucket_bytes,
-                   settings.grad_accum_dtype);
-  outcome.status = plan.ok() ? layout.status() : plan.status();
-  if (!outcome.status.ok()) return outcome;
-  fake_cuda::Reset({.policy = policy});
-  Abort abort;
-  auto device = MakeCudaDevice({.regions = plan->ranks[0].regions,
-                                .host_regions = plan->ranks[0].host_regions,
-                                .recorder = recorder,
-                                .drop_wait = drop_wait},
-                               abort);
-  outcome.status = device.status();
-  if (!device.ok()) return outcome;
-  PlanCommunicator communicator(0, 1);
-  Replica replica(**device, communicator, *layout, settings);
-  RunReplica(replica, settings, correct, outcome);
-  (*device)->StopStreams();
-  outcome.reports = fake_cuda::TakeReports();
-  return outcome;
+  return settings;
 }
 
 class CudaEdges : public testing::TestWithParam<EdgeKind> {};
@@ -276,24 +183,7 @@ INSTANTIATE_TEST_SUITE_P(, CudaEdges, testing::ValuesIn(EdgeKinds()),
 
 TEST_P(CudaEdges, AMissingWaitIsFoundInSomeOrderOfTheStreams) {
   const EdgeKind& edges = GetParam();
-  EdgeLog log;
-  const Outcome correct = RunEdges(edges.kind, Policy::kRandom, "", nullptr, &log);
-  ASSERT_TRUE(correct.status.ok()) << correct.status;
-  ASSERT_THAT(correct.reports, IsEmpty());
-  std::set<std::string> all = edges.needed;
-  all.insert(edges.covered.begin(), edges.covered.end());
-  EXPECT_EQ(log.edges, all);
-  for (const std::string& edge : log.edges) {
-    std::string found;
-    for (const Policy policy : fake_cuda::kPolicies) {
-      const Outcome outcome = RunEdges(edges.kind, policy, edge, &correct);
-      if (!outcome.status.ok() || !outcome.reports.empty() || outcome.bits != correct.bits) {
-        found = fake_cuda::Name(policy);
-        break;
-      }
-    }
-    EXPECT_EQ(found.empty(), edges.covered.count(edge) > 0) << edge << ": " << found;
-  }
+  ExpectEveryMissingWaitIsFound(SettingsOf(edges), edges.needed, edges.covered);
 }
 
 }  // namespace
