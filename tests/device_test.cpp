@@ -430,8 +430,9 @@ TEST(HostDevice, TakesTheTimeThatComputeStandsStillForCommunication) {
   for (const bool threaded : {false, true}) {
     std::latch gate(1);
     OpenWhenAsleep observer(gate);
+    Abort::ObserveAll(&observer);
     Abort abort;
-    abort.set_observer(&observer);
+    Abort::ObserveAll(nullptr);
     HostDeviceOptions options;
     options.threaded_compute = threaded;
     auto device = MakeDevice(abort, options);

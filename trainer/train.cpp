@@ -96,7 +96,6 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
 
   const std::vector<int64_t> eval_sequences = EvaluationSequences(settings, dataset);
   Abort abort;
-  if (hooks.waits != nullptr) abort.set_observer(hooks.waits);
   const absl::StatusOr<std::unique_ptr<Group>> group =
       MakeGroup(settings, *layout, hooks.call, abort);
   result.status = group.status();

@@ -49,7 +49,6 @@ struct TrainHooks {
   bool threaded_compute = false;  // see HostDeviceOptions
   std::string drop_wait;          // see HostDeviceOptions
   Recorder* recorder = nullptr;
-  WaitObserver* waits = nullptr;
   WatchHooks watch;
   // Fills a parameter's initial values, instead of the model's own; on the threads of all ranks.
   std::function<void(const std::string& name, float* values, int64_t elements)> initial_parameter;

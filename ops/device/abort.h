@@ -58,10 +58,8 @@ class Abort {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // OK until Fail; then the first error.
   absl::Status status() const;
-  // Before threads use it.
-  void set_observer(WaitObserver* observer) { observer_ = observer; }
-  // Of every Abort made from now on.
-  static void ObserveAll(WaitObserver* observer) { observer_of_all_ = observer; }
+  // Every Abort made from now on tells it.
+  static void ObserveAll(WaitObserver* observer) { observer_of_all = observer; }
 
  private:
   friend class WaitPoint;
@@ -73,8 +71,8 @@ class Abort {
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::string message_;
   std::vector<WaitPoint*> points_;
-  static inline std::atomic<WaitObserver*> observer_of_all_{nullptr};
-  WaitObserver* observer_ = observer_of_all_;
+  static inline std::atomic<WaitObserver*> observer_of_all{nullptr};
+  WaitObserver* const observer_ = observer_of_all;
 };
 
 }  // namespace zerobox

@@ -118,7 +118,6 @@ class Ranks {
   EdgesOutcome Run(const EdgesOutcome* correct) {
     EdgesOutcome outcome;
     outcome.bits.resize(devices_.size());
-    abort_.set_observer(&fake_cuda::Waits());
     const auto group = MakeCudaGroup({.size = settings_.devices,
                                       .on_one_gpu = settings_.virtual_devices,
                                       .largest_call_bytes = 4096},

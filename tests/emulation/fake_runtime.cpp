@@ -149,8 +149,6 @@ cudaError_t Injected(const char* function) {
   return Call(function, [](Machine&) { return cudaSuccess; });
 }
 
-WaitObserver& Waits() { return Machine::Get(); }
-
 std::map<std::string, int> Calls(int device) {
   const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
   return Machine::Get().calls(device);

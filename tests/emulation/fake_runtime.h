@@ -14,6 +14,10 @@
 // that is reported, whatever order they ran in. (What host functions and kernels touch is not known
 // here unless they call Touch.)
 //
+// Threads that sleep at a WaitPoint of a run (ops/device/abort.h) wait too: Reset makes the machine
+// observe every run. One that blocks elsewhere seems to be busy, and the others go on without it
+// only after a while.
+//
 // Fresh memory, device's and pinned, reads as NaN. Only pinned memory may be copied from and to.
 #ifndef ZEROBOX_TESTS_EMULATION_FAKE_RUNTIME_H_
 #define ZEROBOX_TESTS_EMULATION_FAKE_RUNTIME_H_
@@ -26,10 +30,6 @@
 #include <map>
 #include <string>
 #include <vector>
-
-namespace zerobox {
-class WaitObserver;
-}
 
 namespace zerobox::fake_cuda {
 
@@ -93,10 +93,6 @@ void FailWork(int nth, cudaError_t error = cudaErrorIllegalAddress);
 void Hold(bool hold);
 // For fakes of other libraries: counts a call, and returns what it is to fail with, or 0.
 cudaError_t Injected(const char* function);
-
-// A run's Abort tells it when threads sleep; without it a thread that sleeps seems to be busy, and
-// the others go on without it only after a while.
-WaitObserver& Waits();
 
 // Calls since Reset, by function; of those by threads whose device this is (-1: of all).
 std::map<std::string, int> Calls(int device = -1);

@@ -114,7 +114,7 @@ SmallRun OnGpus(const TrainSettings& settings, Policy policy) {
   fake_cuda::Reset({.devices = settings.virtual_devices ? 1 : settings.devices,
                     .policy = policy,
                     .workers = settings.devices});
-  return RunSmall(settings, {.waits = &fake_cuda::Waits()});
+  return RunSmall(settings);
 }
 
 // Once for all runs on GPUs that are compared with it.

@@ -91,7 +91,6 @@ struct GpuOptions {
 Ranks RunOnGpu(int size, const GpuOptions& options, const RankProgram& program) {
   fake_cuda::Reset({.policy = options.policy, .seed = options.seed, .workers = size});
   Abort abort;
-  abort.set_observer(&fake_cuda::Waits());
   const std::unique_ptr<Group> group = cuda::MakeVirtualGroup(size, options.hook, abort);
   const auto make = [&](int rank) {
     return CudaDevice::Make({.rank = rank,
