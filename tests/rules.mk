@@ -76,6 +76,8 @@ tests_emulation_sources := \
   tests/emulation/residual_layernorm_test.cpp \
   tests/emulation/seeded_bugs_test.cpp \
   tests/emulation/several_edges_test.cpp \
+  tests/emulation/several_failures_test.cpp \
+  tests/emulation/several_faults_test.cpp \
   tests/emulation/several_gpus_test.cpp \
   tests/emulation/simt_test.cpp \
   tests/emulation/virtual_group_test.cpp \

@@ -129,6 +129,8 @@ absl::Status Worker::TrainStep(int64_t step) {
   };
   replica_->TrainStep(fill, static_cast<float>(scale));
   absl::Status status = run_.dataset.status();
+  // What failed did so in this step, also where its results are asked for later.
+  if (status.ok()) status = device_->status();
   if (status.ok()) status = PostSteps(step - device_->steps_ahead());
   if (status.ok() && step <= 2) {  // the second is a steady one
     result_.step_traffic = communicator_->traffic() - sent;

@@ -41,7 +41,8 @@ struct TrainingSizes {
 struct Sizes {
   std::vector<NetworkShape> networks;
   std::vector<CudaRunKind> runs;
-  std::vector<int> virtual_ranks;  // on one GPU
+  std::vector<CudaRunKind> several_runs;  // of several ranks
+  std::vector<int> virtual_ranks;         // on one GPU
 
   int64_t memory_bytes;  // of the GPU, for the buffers of kernels
   int64_t copy_bytes;

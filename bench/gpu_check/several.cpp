@@ -14,8 +14,10 @@
 namespace zerobox::gpu_check {
 namespace {
 
-void CheckRuns(int devices, bool on_one_gpu, Report& report) {
-  for (const CudaRunKind& kind : SeveralDevicesKinds(devices, on_one_gpu)) {
+void CheckRuns(const Sizes& sizes, int devices, bool on_one_gpu, Report& report) {
+  for (CudaRunKind kind : sizes.several_runs) {
+    kind.devices = devices;
+    kind.on_one_gpu = on_one_gpu;
     const SmallRun host = RunSmall(SettingsOf(kind, "host"));
     const SmallRun gpu = RunSmall(SettingsOf(kind, "cuda"));
     for (const SmallRun* run : {&host, &gpu}) {
@@ -102,14 +104,14 @@ void MeasureScaling(const TrainingSizes& sizes, const Gpu& gpu, Report& report) 
 
 void CheckSeveral(const Gpu& gpu, const Sizes& sizes, Report& report) {
   report.BeginTable("largest relative difference of losses");
-  for (const int ranks : sizes.virtual_ranks) CheckRuns(ranks, /*on_one_gpu=*/true, report);
+  for (const int ranks : sizes.virtual_ranks) CheckRuns(sizes, ranks, /*on_one_gpu=*/true, report);
   if (gpu.count < 2) {
     return report.Say("skipped: several GPUs; there is one, which was several ranks' above");
   }
   ShowLinks(gpu.count, report);
   if (const absl::Status nccl = CheckNccl(); !nccl.ok()) return report.Fail(nccl, "NCCL");
   for (const int count : Counts(gpu.count)) {
-    if (count > 1) CheckRuns(count, /*on_one_gpu=*/false, report);
+    if (count > 1) CheckRuns(sizes, count, /*on_one_gpu=*/false, report);
   }
   report.BeginTable("step, operations a second of each GPU");
   MeasureScaling(sizes.training.front(), gpu, report);

@@ -318,7 +318,11 @@ void NcclCommunicator::Stop() {
   device_.set_while_waiting(nullptr);
   bool finalized = false;
   if (!abort_.failed()) {
-    log_.Look();
+    // Its last calls have ended then: until that it is in one of them, and sees its GPU break.
+    Look();
+    for (Pause pause; log_.calls() > 0 && !abort_.failed(); pause()) Look();
+  }
+  if (!abort_.failed()) {
     absl::Status status = Settle(ncclCommFinalize(communicator_), "ncclCommFinalize",
                                  [] { return "the end of all ranks' calls"; });
     finalized = status.ok() && !abort_.failed();

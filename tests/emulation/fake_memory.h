@@ -18,6 +18,7 @@ namespace zerobox::fake_cuda {
 
 class Memory {
  public:
+  Memory();
   ~Memory() { Clear(); }
   void Clear();
 

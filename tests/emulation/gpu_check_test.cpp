@@ -15,6 +15,7 @@
 
 #include "bench/gpu_check/check.h"
 #include "bench/gpu_check/command.h"
+#include "ops/cuda/cuda.h"
 #include "tests/emulation/fake_runtime.h"
 
 namespace zerobox::gpu_check {
@@ -175,10 +176,31 @@ TEST_F(GpuCheckTest, PutsSeveralRanksOnOneGpu) {
   fake_cuda::Reset({.workers = 2, .timing = true});
   const std::vector<Row> rows = RunParts({7});
   EXPECT_THAT(Failed(rows), IsEmpty()) << text_;
-  EXPECT_EQ(rows.size(), 2u * 9u);
+  EXPECT_EQ(rows.size(), 2u);
   EXPECT_EQ(Count(rows, "fp32_stage3_2_on_one_gpu"), 1);
   EXPECT_EQ(Count(rows, "bf16_full_all_offloaded_2_on_one_gpu"), 1);
   EXPECT_THAT(text_, HasSubstr("skipped: several GPUs"));
+  EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
+}
+
+TEST_F(GpuCheckTest, PutsSeveralRanksOnAsManyGpusAndMeasuresHowTrainingScales) {
+  if (!CheckNccl().ok()) GTEST_SKIP() << CheckNccl();
+  // Runs on one GPU too, for which no second worker comes; a run with two then may begin earlier.
+  fake_cuda::Reset({.devices = 2, .timing = true});
+  const std::vector<Row> rows = RunParts({7});
+  EXPECT_THAT(Failed(rows), IsEmpty()) << text_;
+  EXPECT_THAT(text_, HasSubstr("1 pairs of GPUs: 1 reach each other's memory, 1 over NVLink"));
+  EXPECT_EQ(Count(rows, "fp32_stage3_2_on_one_gpu"), 1);
+  EXPECT_EQ(Count(rows, "fp32_stage3_2_devices"), 1);
+  EXPECT_EQ(Count(rows, "bf16_full_all_offloaded_2_devices"), 1);
+  // The scaling: one GPU, and two at each stage.
+  EXPECT_EQ(rows.size(), 2u + 2u + 1u + 4u) << text_;
+  EXPECT_EQ(Count(rows, "1 x GPU, ZeRO-0: "), 1);
+  for (const char* stage :
+       {"2 x GPU, ZeRO-0: ", "2 x GPU, ZeRO-1: ", "2 x GPU, ZeRO-2: ", "2 x GPU, ZeRO-3: "}) {
+    EXPECT_EQ(Count(rows, stage), 1) << text_;
+  }
+  EXPECT_THAT(text_, HasSubstr("% of 2 times as fast as one GPU"));
   EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
 }
 

@@ -41,6 +41,26 @@ inline void ExpectSameTables(const SmallRun& gpu, const SmallRun& host) {
   }
 }
 
+// Two ranks that use everything there is in one step, an evaluation and the reading of the model:
+// stage 3, with all offloaded that can be.
+inline TrainSettings OneStepOfEverything(bool on_one_gpu) {
+  TrainSettings settings = SettingsOf(CudaRunKind{.name = "",
+                                                  .dtype = DType::kBFloat16,
+                                                  .stage = 3,
+                                                  .checkpointing = ActivationCheckpointing::kFull,
+                                                  .offload_optimizer = true,
+                                                  .offload_activations = true,
+                                                  .devices = 2,
+                                                  .on_one_gpu = on_one_gpu},
+                                      "cuda");
+  settings.threads = 1;
+  settings.model = {.n_layer = 3, .n_head = 1, .n_embd = 8, .seq_len = 3, .vocab_size = 19};
+  settings.micro_batch = 1;
+  settings.steps = 1;
+  settings.eval_interval = 1;
+  return settings;
+}
+
 }  // namespace zerobox
 
 #endif  // ZEROBOX_TESTS_EMULATION_TRAIN_RUNS_H_
