@@ -440,16 +440,19 @@ TEST(HostDevice, TakesTheTimeThatComputeStandsStillForCommunication) {
     device->Record(*event, kCommunication);
     ASSERT_TRUE(device->HostWait(*event).ok());
     device->Wait(kCompute, *event);  // for nothing
-    device->Enqueue(kCompute, "watch", [&] {
-      observer.Watch(std::this_thread::get_id());
-      return absl::OkStatus();
-    });
     device->Enqueue(kCommunication, "gate", [&] {
       gate.wait();
       return absl::OkStatus();
     });
     device->Record(*event, kCommunication);
+    std::latch enqueued(threaded ? 1 : 0);  // a thread without work would sleep, too
+    device->Enqueue(kCompute, "watch", [&] {
+      enqueued.wait();
+      observer.Watch(std::this_thread::get_id());
+      return absl::OkStatus();
+    });
     device->Wait(kCompute, *event);
+    if (threaded) enqueued.count_down();
     EXPECT_EQ(device->communication_waits(), 2);
     // Neither another stream's wait for communication nor compute's for another stream.
     device->Wait(kToHost, *event);
