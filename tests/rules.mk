@@ -153,12 +153,15 @@ same_threads := *Equality.*/1_* Devices/Equality.*/2_* *Equality.*/4_* *Equality
 leave_out = -$(subst $(empty) $(empty),:,$(strip $(1)))
 # Training runs in the emulator that others have the code of, and what they show by values alone.
 emulated_again := CudaTrain.*stage0 CudaTrain.*stage2 CudaTrain.*stage3 CudaTrain.*odd_width CudaTrain.*_selective \
-  CudaTrain.*_full CudaTrain.*fp32_optimizer* CudaTrain.*fp32_selective* CudaMemory.* CudaEdges.* \
-  VirtualTrain.*stage0* VirtualTrain.*stage1* VirtualTrain.*bf16_stage2* VirtualTrain.*fp32_stage3*
+  CudaTrain.*_full CudaTrain.*fp32_optimizer* CudaTrain.*fp32_selective* CudaMemory.* CudaEdges.*
+# Of several ranks: all are left out but three kinds, which have all that only several ranks do.
+emulated_again += SeveralGpus.*/1_* SeveralGpus.*/4_* SeveralGpus.*_3_micro_batches* SeveralGpus.*_stage1_* \
+  SeveralGpus.*_stage2_* SeveralGpus.*/2_gpus_fp32_* SeveralGpus.*/2_gpus_*_full* SeveralGpus.*/2_on_one_gpu_*_optimizer* \
+  VirtualRanks.* SeveralGpusEdges.*
 emu-asan_filter := $(call leave_out,$(emulated_again))
-# The checker of accesses looks at kernels; these have none.
+# The checker of accesses looks at kernels; these have none, or those of other tests.
 emu-race_filter := $(call leave_out,$(emulated_again) CudaDeviceTest.* CallLogTest.* VirtualGroupTest.AnError* \
-  VirtualGroupTest.Ranks* NcclTest.AnError* NcclRanks.*)
+  VirtualGroupTest.Ranks* NcclTest.AnError* NcclRanks.* SeveralGpusFaults.* SeveralGpusFailures.*)
 emu-ptx_tests := $(tests_ptx_sources:tests/ptx/%_test.cpp=%)
 asan_tests :=
 asan_filter := $(call leave_out,$(many_devices))

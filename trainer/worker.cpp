@@ -171,8 +171,8 @@ int64_t Worker::Targets(int64_t step) const {
 // Every rank runs the same number of batches, because the stages gather together; where sequences
 // run out, a row's targets are all ignored.
 absl::Status Worker::Evaluate(int64_t step) {
-  status_.SetPhase(absl::StrCat("evaluation after step ", step));
   if (absl::Status status = PostSteps(step); !status.ok()) return status;
+  status_.SetPhase(absl::StrCat("evaluation after step ", step));
   if (absl::Status status = WaitForTheOthers(); !status.ok()) return status;
   const RankStatus::Pause pause(status_);
   const std::vector<int64_t>& sequences = run_.eval_sequences;

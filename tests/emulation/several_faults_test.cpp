@@ -58,6 +58,12 @@ bool IsCleanUp(const std::string& function, int nth, bool on_one_gpu) {
   return CleanUp().count(function) > 0;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kMostCalls = 6, kMostOperations = 20;  // where each run takes several times as long
+#else
+constexpr int kMostCalls = 40, kMostOperations = 60;
+#endif
+
 // All of 1 to `count`, or about `most` of them, the first and the last among them.
 std::vector<int> Sampled(int count, int most) {
   std::set<int> numbers;
@@ -115,7 +121,7 @@ TEST_P(SeveralGpusFaults, AnyCallThatFailsEndsTheRunWithItsName) {
     EXPECT_EQ(calls.count(function), on_one_gpu() ? 0u : 1u) << function;
   }
   for (const auto& [function, count] : calls) {
-    for (const int nth : Sampled(count, 40)) {
+    for (const int nth : Sampled(count, kMostCalls)) {
       SCOPED_TRACE(absl::StrCat(function, ", number ", nth, " of ", count));
       Reset();
       fake_cuda::FailCall(function, nth, cudaErrorUnknown, device());
@@ -153,7 +159,7 @@ TEST_P(SeveralGpusFaults, AGpuThatBreaksInAnyOperationEndsTheRun) {
   ASSERT_GT(operations, 400);
   // NCCL says less than CUDA.
   const auto says_so = AnyOf(HasSubstr("cudaErrorIllegalAddress"), HasSubstr("cuda error"));
-  for (const int nth : Sampled(operations, 60)) {
+  for (const int nth : Sampled(operations, kMostOperations)) {
     SCOPED_TRACE(absl::StrCat("operation ", nth, " of ", operations));
     Reset();
     fake_cuda::FailWork(nth);
