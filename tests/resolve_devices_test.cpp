@@ -224,6 +224,9 @@ TEST(ResolveDevices, ADryRunMayBeOfGpusThatAreNotHere) {
   };
   EXPECT_EQ(Resolve(with("--devices=8"), machine)->settings.devices, 8);
   EXPECT_EQ(Resolve(with("--virtual"), machine)->settings.devices, 4);
+  const ResolvedTrain shared =
+      Resolve({"--virtual", "--dry_run", "--device_memory=5000"}, machine).value();
+  EXPECT_EQ(shared.settings.device, "cuda");
   EXPECT_THAT(ErrorOf({"--device=cuda", "--dry_run"}, machine),
               HasSubstr("found no GPU here to ask; give --device_memory"));
   EXPECT_THAT(ErrorOf({"--device=cuda", "--device_memory=5000"}, machine), HasSubstr("no driver"));

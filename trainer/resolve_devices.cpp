@@ -60,7 +60,7 @@ absl::StatusOr<Choice> GpusElsewhere(const Resolver& resolver, bool on_one_gpu) 
   if (!resolver.Given("device_memory")) {
     return Refuse("--device=cuda with --dry_run",
                   "wanted to know how much memory each GPU has, found no GPU here to ask; give "
-                  "--device_memory, for instance 80GiB");
+                  "--device_memory, for instance 72GiB, which is 90% of 80GiB");
   }
   const bool one = on_one_gpu || !resolver.Given("devices");
   return Choice{.gpus = one ? 1 : static_cast<int>(absl::GetFlag(FLAGS_devices)),
