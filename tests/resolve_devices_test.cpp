@@ -165,6 +165,11 @@ TEST(ResolveDevices, RefusesSeveralGpusWithoutNccl) {
   // Which one GPU does not need, nor several devices on one; and auto has something else.
   EXPECT_EQ(Resolve({"--device=cuda", "--devices=1"}, machine)->settings.device, "cuda");
   EXPECT_EQ(Resolve({"--devices=4", "--virtual"}, machine)->settings.device, "cuda");
+  const ResolvedTrain one = Resolve({}, machine).value();
+  EXPECT_EQ(one.settings.device, "cuda");
+  EXPECT_EQ(one.settings.devices, 1);
+  EXPECT_EQ(one.about_devices,
+            "one GPU: NCCL, which 4 GPUs need, is not here; --device=cuda says more");
   const ResolvedTrain host = Resolve({"--devices=4"}, machine).value();
   EXPECT_EQ(host.settings.device, "host");
   EXPECT_EQ(host.about_devices,
@@ -216,7 +221,7 @@ TEST(ResolveDevices, ADryRunMayBeOfGpusThatAreNotHere) {
   EXPECT_EQ(one.settings.devices, 1);
   EXPECT_EQ(one.settings.dtype, DType::kBFloat16);
   EXPECT_EQ(one.settings.device_memory_bytes, 5000);
-  EXPECT_EQ(one.about_devices, "GPUs of another machine: this one has none");
+  EXPECT_EQ(one.about_devices, "GPUs of another machine: this one has not as many");
   const auto with = [&](const char* flag) {
     std::vector<std::string> arguments = dry;
     arguments.emplace_back(flag);
@@ -228,9 +233,11 @@ TEST(ResolveDevices, ADryRunMayBeOfGpusThatAreNotHere) {
       Resolve({"--virtual", "--dry_run", "--device_memory=5000"}, machine).value();
   EXPECT_EQ(shared.settings.device, "cuda");
   EXPECT_THAT(ErrorOf({"--device=cuda", "--dry_run"}, machine),
-              HasSubstr("found no GPU here to ask; give --device_memory"));
+              HasSubstr("found no such GPUs here to ask; give --device_memory"));
   EXPECT_THAT(ErrorOf({"--device=cuda", "--device_memory=5000"}, machine), HasSubstr("no driver"));
   EXPECT_EQ(Resolve(dry, WithGpus(2))->settings.devices, 2) << "those that are here";
+  EXPECT_EQ(Resolve(with("--devices=8"), WithGpus(2))->settings.devices, 8);
+  EXPECT_EQ(Resolve(with("--devices=8"), WithGpus(2))->about_devices, one.about_devices);
 }
 
 TEST(ResolveDevices, SaysHowGpusAreLinked) {

@@ -16,12 +16,25 @@ namespace {
 
 struct Choice {
   int gpus = 0;            // that are used; 0: host devices
-  bool elsewhere = false;  // not on this machine, which has none
-  std::string why_host;    // where GPUs would have been thinkable
+  bool elsewhere = false;  // not on this machine, which has fewer
+  std::string why_fewer;   // where more, or any, would have been thinkable
 };
 
 absl::Status Refuse(const std::string& what, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(what, ": ", why));
+}
+
+// A dry run needs no GPU, so it may be of another machine's.
+absl::StatusOr<Choice> GpusElsewhere(const Resolver& resolver, bool on_one_gpu) {
+  if (!resolver.Given("device_memory")) {
+    return Refuse(
+        "--device=cuda with --dry_run",
+        "wanted to know how much memory each GPU has, found no such GPUs here to ask; give "
+        "--device_memory, for instance 72GiB, which is 90% of 80GiB");
+  }
+  const bool one = on_one_gpu || !resolver.Given("devices");
+  return Choice{.gpus = one ? 1 : static_cast<int>(absl::GetFlag(FLAGS_devices)),
+                .elsewhere = true};
 }
 
 // Of GPUs only: how many --device=auto and --device=cuda take, each a device.
@@ -33,10 +46,11 @@ absl::StatusOr<Choice> ChooseGpus(const Resolver& resolver, const Machine& machi
   const std::string gpus = Plural(found, "GPU", "GPUs");
   const std::string asked = absl::StrCat("--device=cuda with --devices=", devices);
   if (devices > found) {
+    if (!may_be_host && absl::GetFlag(FLAGS_dry_run)) return GpusElsewhere(resolver, false);
     if (may_be_host) {
-      return Choice{.why_host = absl::StrCat("this machine has ", gpus, " for ", devices,
-                                             " devices; --virtual puts them all on ",
-                                             found == 1 ? "it" : "one")};
+      return Choice{.why_fewer = absl::StrCat("this machine has ", gpus, " for ", devices,
+                                              " devices; --virtual puts them all on ",
+                                              found == 1 ? "it" : "one")};
     }
     return Refuse(asked, absl::StrCat("wanted a GPU for each device, found ", gpus,
                                       "; give --devices=", found,
@@ -45,26 +59,14 @@ absl::StatusOr<Choice> ChooseGpus(const Resolver& resolver, const Machine& machi
   }
   if (devices > 1) {
     if (const absl::Status nccl = machine.check_nccl(); !nccl.ok()) {
-      if (may_be_host) {
-        return Choice{.why_host = absl::StrCat("NCCL, which ", devices,
-                                               " GPUs need, is not here; --device=cuda says more")};
-      }
+      const std::string why =
+          absl::StrCat("NCCL, which ", devices, " GPUs need, is not here; --device=cuda says more");
+      if (may_be_host && !resolver.Given("devices")) return Choice{.gpus = 1, .why_fewer = why};
+      if (may_be_host) return Choice{.why_fewer = why};
       return Refuse(asked, std::string(nccl.message()));
     }
   }
   return Choice{.gpus = static_cast<int>(devices)};
-}
-
-// A dry run needs no GPU, so it may be of another machine's.
-absl::StatusOr<Choice> GpusElsewhere(const Resolver& resolver, bool on_one_gpu) {
-  if (!resolver.Given("device_memory")) {
-    return Refuse("--device=cuda with --dry_run",
-                  "wanted to know how much memory each GPU has, found no GPU here to ask; give "
-                  "--device_memory, for instance 72GiB, which is 90% of 80GiB");
-  }
-  const bool one = on_one_gpu || !resolver.Given("devices");
-  return Choice{.gpus = one ? 1 : static_cast<int>(absl::GetFlag(FLAGS_devices)),
-                .elsewhere = true};
 }
 
 absl::StatusOr<Choice> Choose(Resolver& resolver, const Machine& machine, bool on_one_gpu) {
@@ -82,12 +84,12 @@ absl::StatusOr<Choice> Choose(Resolver& resolver, const Machine& machine, bool o
   const absl::StatusOr<int> gpus = machine.count_gpus();
   if (!gpus.ok()) {
     const std::string message(gpus.status().message());
-    if (device == "cuda" && absl::GetFlag(FLAGS_dry_run))
+    if ((device == "cuda" || on_one_gpu) && absl::GetFlag(FLAGS_dry_run))
       return GpusElsewhere(resolver, on_one_gpu);
     if (device == "cuda") return Refuse("--device=cuda", message);
     if (on_one_gpu) return Refuse("--virtual", message);
     // A build without CUDA has nothing to explain.
-    return Choice{.why_host = absl::IsUnimplemented(gpus.status()) ? "" : message};
+    return Choice{.why_fewer = absl::IsUnimplemented(gpus.status()) ? "" : message};
   }
   if (on_one_gpu) return Choice{.gpus = 1};
   return ChooseGpus(resolver, machine, *gpus, device == "auto");
@@ -97,9 +99,10 @@ absl::StatusOr<Choice> Choose(Resolver& resolver, const Machine& machine, bool o
 absl::StatusOr<std::string> AboutDevices(const TrainSettings& settings, const Machine& machine,
                                          const Choice& choice) {
   if (choice.gpus == 0) {
-    return choice.why_host.empty() ? "" : absl::StrCat("host devices: ", choice.why_host);
+    return choice.why_fewer.empty() ? "" : absl::StrCat("host devices: ", choice.why_fewer);
   }
-  if (choice.elsewhere) return "GPUs of another machine: this one has none";
+  if (choice.elsewhere) return "GPUs of another machine: this one has not as many";
+  if (!choice.why_fewer.empty()) return absl::StrCat("one GPU: ", choice.why_fewer);
   if (settings.devices == 1) return "";
   if (settings.virtual_devices) {
     return absl::StrCat(settings.devices,

@@ -38,8 +38,11 @@ void Worker::Run() {
 }
 
 absl::Status Worker::SetUp() {
-  if (absl::Status status = MakeDevice(); !status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("device ", rank_, ": ", status.message()));
+  {
+    const RankStatus::Pause pause(status_);  // it may take the driver long to pin memory
+    if (absl::Status status = MakeDevice(); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("device ", rank_, ": ", status.message()));
+    }
   }
   status_.SetDevice(device_.get());
   communicator_ = run_.group.Join(rank_, *device_);

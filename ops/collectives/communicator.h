@@ -4,7 +4,7 @@
 //
 // Calls are enqueued on the communication stream of the worker's device, in the same order on every
 // rank of the group. With one rank every call does nothing. Sums are taken in rank order with fp32
-// accumulation (fp64 for fp64), so the bits do not depend on timing.
+// accumulation (fp64 for fp64), whatever the timing; but NCCL's, see ops/cuda/nccl_group.h.
 #ifndef ZEROBOX_OPS_COLLECTIVES_COMMUNICATOR_H_
 #define ZEROBOX_OPS_COLLECTIVES_COMMUNICATOR_H_
 

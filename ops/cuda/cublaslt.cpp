@@ -14,7 +14,7 @@ namespace {
 
 const Library& CublasLt() {
   static const Library library(absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR),
-                               {"$CUDA_HOME/lib64", "/usr/local/cuda/lib64"});
+                               {kLoadersPath, "$CUDA_HOME/lib64", "/usr/local/cuda/lib64"});
   return library;
 }
 

@@ -176,6 +176,9 @@ CudaDevice::~CudaDevice() {
   for (Stream& stream : streams_) {
     if (stream.handle != nullptr) Ignore(cudaStreamDestroy(stream.handle));
   }
+  for (const cudaEvent_t event : ops_ahead_) {
+    if (event != nullptr) Ignore(cudaEventDestroy(event));
+  }
   if (device_memory_ != nullptr) Ignore(cudaFree(device_memory_));
   if (pinned_memory_ != nullptr) Ignore(cudaFreeHost(pinned_memory_));
 }
@@ -239,8 +242,14 @@ absl::Status CudaDevice::HostWait(const Event& event) {
   if (options_.recorder != nullptr) options_.recorder->OnHostWait(options_.rank, event);
   if (Dropped(event.name(), "host")) return status();
   SetWaitingFor(StreamId::kCompute, event.name());
+  WaitUntilHappened(cuda_event.handle, event.name());
+  SetWaitingFor(StreamId::kCompute, "");
+  return status();
+}
+
+void CudaDevice::WaitUntilHappened(cudaEvent_t event, std::string_view name) {
   for (Pause pause; !abort_.failed(); pause()) {
-    const cudaError_t error = cudaEventQuery(cuda_event.handle);
+    const cudaError_t error = cudaEventQuery(event);
     if (error == cudaSuccess) {
       if (while_waiting_) while_waiting_();  // what it looks after may have ended too
       break;
@@ -251,10 +260,26 @@ absl::Status CudaDevice::HostWait(const Event& event) {
       continue;
     }
     Fail(Annotate(ToStatus(error, "cudaEventQuery"),
-                  absl::StrCat("in what was enqueued before event ", event.name())));
+                  absl::StrCat("in what was enqueued before event ", View(name))));
   }
-  SetWaitingFor(StreamId::kCompute, "");
-  return status();
+}
+
+// The driver takes about a thousand launches ahead of the GPU. The next one blocks in it, where the
+// worker sees no abort and looks after nothing; so it waits here before.
+void CudaDevice::LimitOpsAhead() {
+  if (++compute_ops_ % options_.ops_ahead != 0) return;
+  cudaEvent_t& event = ops_ahead_[static_cast<size_t>(compute_ops_ / options_.ops_ahead % 2)];
+  if (event == nullptr) {
+    absl::Status status = ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                                   "cudaEventCreateWithFlags");
+    if (!status.ok()) return Fail(std::move(status));
+  } else {
+    WaitUntilHappened(event, "ops ahead");  // recorded twice ops_ahead ops ago
+    if (abort_.failed()) return;
+  }
+  absl::Status status =
+      ToStatus(cudaEventRecord(event, Of(StreamId::kCompute).handle), "cudaEventRecord");
+  if (!status.ok()) Fail(std::move(status));
 }
 
 double CudaDevice::SecondsExposed(int64_t end) {
@@ -278,6 +303,7 @@ int64_t CudaDevice::Announce(StreamId stream, std::string_view name) {
 
 void CudaDevice::Enqueue(StreamId stream, std::string_view name, const Start& start) {
   Announce(stream, name);
+  if (!abort_.failed() && stream == StreamId::kCompute) LimitOpsAhead();
   if (abort_.failed()) return;
   absl::Status status = start(Of(stream).handle);
   if (status.ok()) status = ToStatus(cudaGetLastError(), "cudaGetLastError");

@@ -3,9 +3,9 @@
 // CudaDevice: a GPU. Its four streams are CUDA's, non-blocking; nothing uses the default stream,
 // which would wait for all others, and nothing waits for the whole device.
 //
-// The worker's thread enqueues and goes on. It waits in HostWait alone, which asks for the event
-// again and again and so also sees the run's abort. What was enqueued before a failure still runs,
-// but for host functions other than those of copies.
+// The worker's thread enqueues and goes on. It waits in HostWait, and where it is too many ops
+// ahead of the GPU; both ask for an event again and again and so also see the run's abort. What was
+// enqueued before a failure still runs, but for host functions other than those of copies.
 #ifndef ZEROBOX_OPS_CUDA_CUDA_DEVICE_H_
 #define ZEROBOX_OPS_CUDA_CUDA_DEVICE_H_
 
@@ -110,6 +110,9 @@ class CudaDevice final : public Device {
   absl::Status SetUp();
   absl::Status Reserve();
   absl::Status CreateStreams();
+  // Until the event has happened, or the run has failed.
+  void WaitUntilHappened(cudaEvent_t event, std::string_view name);
+  void LimitOpsAhead();  // before one more is put into the compute stream
   static void CUDART_CB RunHostFunction(void* host_function);
   Stream& Of(StreamId stream) { return streams_[static_cast<size_t>(stream)]; }
   bool IsPinned(const void* data) const;
@@ -138,6 +141,8 @@ class CudaDevice final : public Device {
   std::function<void()> while_waiting_;
   WaitTimes communication_waits_;  // of the compute stream
   int64_t next_op_ = 0;
+  int64_t compute_ops_ = 0;
+  std::array<cudaEvent_t, 2> ops_ahead_{};
   CopiedBytes copied_;
 
   mutable std::mutex mutex_;

@@ -24,24 +24,28 @@ std::string Expand(const std::string& folder) {
 
 Library::Library(const std::string& name, const std::vector<std::string>& folders,
                  const char* needed) {
-  std::vector<std::string> places = {name};
+  std::vector<std::string> places;
   for (const std::string& folder : folders) {
-    const std::string expanded = Expand(folder);
-    if (!expanded.empty()) places.push_back(absl::StrCat(expanded, "/", name));
+    if (folder == kLoadersPath) {
+      places.push_back(name);
+    } else if (const std::string expanded = Expand(folder); !expanded.empty()) {
+      places.push_back(absl::StrCat(expanded, "/", name));
+    }
   }
   std::string last_error;
   for (const std::string& place : places) {
     handle_ = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle_ != nullptr) break;
-    last_error = dlerror();  // NOLINT(concurrency-mt-unsafe)
-  }
-  if (handle_ == nullptr) {
-    problem_ = absl::StrCat(name, " is neither where the loader looks (LD_LIBRARY_PATH) nor in ",
-                            absl::StrJoin(folders, ", "), ": ", last_error);
-  } else if (needed != nullptr && FindAddress(needed) == nullptr) {
-    problem_ = absl::StrCat("the ", name, " that is here is too old: it has no ", needed);
+    if (handle_ == nullptr) {
+      last_error = dlerror();  // NOLINT(concurrency-mt-unsafe)
+      continue;
+    }
+    if (needed == nullptr || FindAddress(needed) != nullptr) return;
+    last_error = absl::StrCat(place, " is too old: it has no ", needed);
+    dlclose(handle_);
     handle_ = nullptr;
   }
+  problem_ = absl::StrCat(name, " was looked for in ", absl::StrJoin(folders, ", "),
+                          ", and not found: ", last_error);
 }
 
 void* Library::FindAddress(const char* function) const {

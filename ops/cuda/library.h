@@ -11,12 +11,15 @@
 
 namespace zerobox::cuda {
 
+// Among folders: where the loader itself looks.
+inline constexpr char kLoadersPath[] = "the loader's path (LD_LIBRARY_PATH)";
+
 class Library {
  public:
-  // `name`, "libnccl.so.2", is first left to the loader, and then looked for in `folders`. Where
-  // one begins with "$", "$CUDA_HOME/lib64", the environment's variable stands there, and where
-  // that is not set there is no such folder. `needed` is a function that it must have; where it has
-  // not, it is too old.
+  // `name`, "libnccl.so.2", is looked for in `folders`, in their order. Where one begins with "$",
+  // "$CUDA_HOME/lib64", the environment's variable stands there, and where that is not set there is
+  // no such folder. `needed` is a function that it must have; one that has not is too old, and the
+  // search goes on.
   Library(const std::string& name, const std::vector<std::string>& folders,
           const char* needed = nullptr);
   Library(const Library&) = delete;

@@ -13,8 +13,8 @@ namespace {
 
 const Library& Nccl() {
   static const Library library("libnccl.so.2",
-                               {"$NCCL_HOME/lib", "$CUDA_HOME/lib64", "$CUDA_HOME/lib",
-                                "/usr/local/cuda/lib64", "/usr/local/cuda/lib"},
+                               {"$NCCL_HOME/lib", kLoadersPath, "$CUDA_HOME/lib64",
+                                "$CUDA_HOME/lib", "/usr/local/cuda/lib64", "/usr/local/cuda/lib"},
                                "ncclCommInitRankConfig");
   return library;
 }

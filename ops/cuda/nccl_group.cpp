@@ -290,6 +290,7 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, const char* function,
       return ToError(asked, "ncclCommGetAsyncError", communicator_, what());
     }
     if (result == ncclSuccess) break;
+    log_.Look();
     // Unless the stream is known to be in an earlier call.
     if (!said && device_.WaitingFor(kCommunication).empty()) {
       device_.SetWaitingFor(kCommunication, what());
@@ -314,8 +315,8 @@ void NcclCommunicator::Look() {
 }
 
 void NcclCommunicator::Stop() {
-  if (communicator_ == nullptr) return;
   device_.set_while_waiting(nullptr);
+  if (communicator_ == nullptr) return;
   bool finalized = false;
   if (!abort_.failed()) {
     // Its last calls have ended then: until that it is in one of them, and sees its GPU break.

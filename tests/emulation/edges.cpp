@@ -144,6 +144,7 @@ class Ranks {
                                 .regions = plan.regions,
                                 .host_regions = plan.host_regions,
                                 .workspace_bytes = 1 << 20,
+                                .ops_ahead = 1 << 30,  // that nothing but edges orders
                                 .recorder = recorder_,
                                 .drop_wait = drop_wait_},
                                abort_);

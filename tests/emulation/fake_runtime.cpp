@@ -149,6 +149,9 @@ cudaError_t Injected(const char* function) {
   return Call(function, [](Machine&) { return cudaSuccess; });
 }
 
+Idle::Idle() { Machine::Get().OnSleep(&point_); }
+Idle::~Idle() { Machine::Get().OnReady(&point_); }
+
 std::map<std::string, int> Calls(int device) {
   const std::lock_guard<std::mutex> lock(Machine::Get().mutex());
   return Machine::Get().calls(device);

@@ -31,6 +31,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/device/abort.h"
+
 namespace zerobox::fake_cuda {
 
 // Which stream of a thread and device runs first, where several could: the one created last, the
@@ -93,6 +95,20 @@ void FailWork(int nth, cudaError_t error = cudaErrorIllegalAddress);
 void Hold(bool hold);
 // For fakes of other libraries: counts a call, and returns what it is to fail with, or 0.
 cudaError_t Injected(const char* function);
+
+// While one lives the calling thread, which waits for something that is unknown here, is idle: the
+// others go on.
+class Idle {
+ public:
+  Idle();
+  ~Idle();
+  Idle(const Idle&) = delete;
+  Idle& operator=(const Idle&) = delete;
+
+ private:
+  Abort abort_;
+  WaitPoint point_{abort_};
+};
 
 // Calls since Reset, by function; of those by threads whose device this is (-1: of all).
 std::map<std::string, int> Calls(int device = -1);

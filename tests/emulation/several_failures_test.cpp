@@ -31,19 +31,6 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-// While one lives the calling thread is idle for the fakes, as if it slept, so others go on.
-class Idle {
- public:
-  Idle() { fake_cuda::Waits().OnSleep(&point_); }
-  ~Idle() { fake_cuda::Waits().OnReady(&point_); }
-  Idle(const Idle&) = delete;
-  Idle& operator=(const Idle&) = delete;
-
- private:
-  Abort abort_;
-  WaitPoint point_{abort_};
-};
-
 void Yield() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
 
 // The devices of a run, by rank, as soon as they are there.
@@ -53,12 +40,12 @@ class Devices {
     hooks.after_setup = [this](int rank, Device& device) { devices_[rank] = &device; };
   }
   void AwaitFailure(int rank) const {
-    const Idle idle;
+    const fake_cuda::Idle idle;
     while (devices_[rank].load()->status().ok()) Yield();
   }
   // Until the other rank is in this call.
   void AwaitOther(int rank, const std::string& call) const {
-    const Idle idle;
+    const fake_cuda::Idle idle;
     const std::atomic<const Device*>& other = devices_[1 - rank];
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (other == nullptr || other.load()->WaitingFor(StreamId::kCommunication) != call) {
