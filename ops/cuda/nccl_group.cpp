@@ -290,7 +290,6 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, const char* function,
       return ToError(asked, "ncclCommGetAsyncError", communicator_, what());
     }
     if (result == ncclSuccess) break;
-    log_.Look();
     // Unless the stream is known to be in an earlier call.
     if (!said && device_.WaitingFor(kCommunication).empty()) {
       device_.SetWaitingFor(kCommunication, what());
