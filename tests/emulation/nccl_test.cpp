@@ -89,11 +89,28 @@ class World {
   }
 
   // Returns when these ranks are known to be waiting for this, or the run has failed.
-  void Await(const std::map<int, std::string>& waiting, StreamId stream = kCommunication) const {
+  void Await(const std::map<int, std::string>& waiting, StreamId stream = kCommunication,
+             std::chrono::milliseconds for_so_long = {}) const {
     for (const auto& [rank, what] : waiting) {
       const auto arrived = [&] {
         const CudaDevice* device = devices_[rank];
-        return device != nullptr && device->WaitingFor(stream) == what;
+        if (device == nullptr) return false;
+        const Waiting wait = device->CurrentWait(stream);
+        return wait.what == what && std::chrono::steady_clock::now() - wait.since >= for_so_long;
+      };
+      while (!arrived() && !abort_.failed()) std::this_thread::yield();
+    }
+  }
+  // Until each waits for its GPU, and was then found to be in this call: it also says so while it
+  // enqueues the call.
+  void AwaitOnTheGpu(const std::map<int, std::string>& waiting) const {
+    for (const auto& [rank, what] : waiting) {
+      const auto arrived = [&] {
+        const CudaDevice* device = devices_[rank];
+        if (device == nullptr) return false;
+        const Waiting call = device->CurrentWait(kCommunication);
+        const Waiting worker = device->CurrentWait(kCompute);
+        return call.what == what && !worker.what.empty() && call.since >= worker.since;
       };
       while (!arrived() && !abort_.failed()) std::this_thread::yield();
     }
@@ -425,7 +442,7 @@ TEST_P(NcclRanks, ARankThatFailsEndsTheRunAndTheOthersSayWhichCallTheyAreIn) {
   }
   const auto hook = [&](const CallInfo& call) {
     if (call.rank != 1 || call.number != 3) return absl::OkStatus();
-    running->Await(others);
+    running->AwaitOnTheGpu(others);
     return absl::DataLossError("broken");
   };
   World world({.size = size(), .hook = hook});
@@ -448,11 +465,12 @@ TEST_P(NcclRanks, ARankThatFailsEndsTheRunAndTheOthersSayWhichCallTheyAreIn) {
   EXPECT_EQ(outcome.counts.living, 0);
 }
 
-// Fails the run when all ranks wait for this, as the watch over silent ranks does.
+// Fails the run when all ranks have waited for this for a while, as the watch over silent ranks
+// does: a rank also says so, for a moment, while it enqueues a call.
 void RunAndWatch(World& world, const std::map<int, std::string>& waiting,
                  const std::function<void(Rank)>& body) {
   std::thread watch([&] {
-    world.Await(waiting);
+    world.Await(waiting, kCommunication, std::chrono::milliseconds(200));
     world.abort().Fail(absl::DeadlineExceededError("a rank is silent"));
   });
   const Outcome outcome = world(body);
