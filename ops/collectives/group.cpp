@@ -23,7 +23,7 @@ std::string Describe(const CallInfo& call) {
 
 absl::Status Ask(const CallHook& hook, const CallInfo& call) {
   if (!hook) return absl::OkStatus();
-  const absl::Status status = hook(call);
+  absl::Status status = hook(call);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(Describe(call), ": ", status.message()));
 }
