@@ -36,6 +36,7 @@ ops_sources := \
 ops_cuda_device_sources := \
   ops/cuda/affinity.cpp \
   ops/cuda/call_log.cpp \
+  ops/cuda/cuda_copies.cpp \
   ops/cuda/cuda_device.cpp \
   ops/cuda/cuda_group.cpp \
   ops/cuda/cuda_ops.cpp \
@@ -53,7 +54,7 @@ ops_cuda_nccl_sources := \
   ops/cuda/nccl_group.cpp \
 
 ops_cuda_nccl_library_sources := \
-  ops/cuda/nccl.cpp \
+  ops/cuda/nccl_library.cpp \
 
 ops_cuda_no_nccl_sources := \
   ops/cuda/no_nccl.cpp \

@@ -68,6 +68,7 @@ tests_emulation_sources := \
   tests/emulation/cuda_train_test.cpp \
   tests/emulation/elementwise_test.cpp \
   tests/emulation/embedding_test.cpp \
+  tests/emulation/fake_runtime_test.cpp \
   tests/emulation/gpu_check_test.cpp \
   tests/emulation/gpu_test.cpp \
   tests/emulation/layernorm_test.cpp \
@@ -85,6 +86,7 @@ tests_emulation_sources := \
 # And where NCCL's header is, these.
 tests_nccl_sources := \
   tests/emulation/fake_nccl_test.cpp \
+  tests/emulation/nccl_failures_test.cpp \
   tests/emulation/nccl_test.cpp \
 
 # Kernels that are for tests alone.

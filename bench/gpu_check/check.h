@@ -80,6 +80,7 @@ absl::StatusOr<Gpu> DescribeMachine(Report& report);
 void CheckOps(const Sizes& sizes, Report& report);
 // Part 3: training at every stage, with checkpoints and offload, against the host device.
 void CheckTraining(const Sizes& sizes, Report& report);
+void CheckRun(const CudaRunKind& kind, Report& report);  // one of them
 // Part 4: each kernel's rate. Of memory-bound ones in bytes that have to move, against a copy on
 // the device, measured here; of attention and matrix products in operations, against the nominal
 // peak, or where that is not known a large product, measured here.

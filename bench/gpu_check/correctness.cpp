@@ -50,16 +50,6 @@ void CheckNetwork(const NetworkShape& shape, const NetworkTypes& types, Report& 
   report.Check("  once more: the same bits", repeated.value, 0, repeated.where);
 }
 
-void CheckRun(const CudaRunKind& kind, Report& report) {
-  const SmallRun host = RunSmall(SettingsOf(kind, "host"));
-  const SmallRun gpu = RunSmall(SettingsOf(kind, "cuda"));
-  for (const SmallRun* run : {&host, &gpu}) {
-    if (!run->result.status.ok()) return report.Fail(run->result.status, NameOf(kind));
-  }
-  const LossDifference difference = Difference(gpu.result, host.result);
-  report.Check(NameOf(kind), difference.value, LossTolerance(kind.dtype), difference.where);
-}
-
 }  // namespace
 
 void CheckOps(const Sizes& sizes, Report& report) {
@@ -69,6 +59,16 @@ void CheckOps(const Sizes& sizes, Report& report) {
       OnGpuThread([&] { CheckNetwork(shape, types, report); });
     }
   }
+}
+
+void CheckRun(const CudaRunKind& kind, Report& report) {
+  const SmallRun host = RunSmall(SettingsOf(kind, "host"));
+  const SmallRun gpu = RunSmall(SettingsOf(kind, "cuda"));
+  for (const SmallRun* run : {&host, &gpu}) {
+    if (!run->result.status.ok()) return report.Fail(run->result.status, NameOf(kind));
+  }
+  const LossDifference difference = Difference(gpu.result, host.result);
+  report.Check(NameOf(kind), difference.value, LossTolerance(kind.dtype), difference.where);
 }
 
 void CheckTraining(const Sizes& sizes, Report& report) {

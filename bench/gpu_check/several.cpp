@@ -6,10 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/gpu_check/check.h"
-#include "bench/gpu_check/timer.h"
 #include "bench/gpu_check/trial.h"
 #include "ops/cuda/cuda.h"
-#include "tests/small_run.h"
 
 namespace zerobox::gpu_check {
 namespace {
@@ -18,13 +16,7 @@ void CheckRuns(const Sizes& sizes, int devices, bool on_one_gpu, Report& report)
   for (CudaRunKind kind : sizes.several_runs) {
     kind.devices = devices;
     kind.on_one_gpu = on_one_gpu;
-    const SmallRun host = RunSmall(SettingsOf(kind, "host"));
-    const SmallRun gpu = RunSmall(SettingsOf(kind, "cuda"));
-    for (const SmallRun* run : {&host, &gpu}) {
-      if (!run->result.status.ok()) return report.Fail(run->result.status, NameOf(kind));
-    }
-    const LossDifference difference = Difference(gpu.result, host.result);
-    report.Check(NameOf(kind), difference.value, LossTolerance(kind.dtype), difference.where);
+    CheckRun(kind, report);
   }
 }
 
@@ -43,22 +35,14 @@ std::vector<int> Counts(int gpus) {
   return counts;
 }
 
-double ExposedSeconds(const TrainingSizes& sizes, const RunResult& result) {
-  std::vector<double> seconds;
-  for (int64_t step = sizes.warm_up; step < sizes.warm_up + sizes.steps; ++step) {
-    seconds.push_back(result.step_metrics[static_cast<size_t>(step)].exposed_seconds);
-  }
-  return Median(seconds);
-}
-
 void ShowScaling(const TrainingSizes& sizes, int count, int stage, const Trial& trial, double alone,
                  const Gpu& gpu, Report& report) {
-  const double speed = TokensPerSecond(sizes, trial.result);
+  const double speed = MedianOf(sizes, trial.result, &StepMetrics::tokens_per_second);
   const double flops = speed * Operations(sizes.model, trial.plan.parameters) / count;
   const int64_t batch =
       trial.result.step_metrics.back().tokens / static_cast<int64_t>(trial.result.steps);
   const double step = static_cast<double>(batch) / speed;
-  const double exposed = ExposedSeconds(sizes, trial.result);
+  const double exposed = MedianOf(sizes, trial.result, &StepMetrics::exposed_seconds);
   report.Measure(
       {.name = absl::StrFormat("%d x GPU, ZeRO-%d: %.0f tokens/s, exposed %s (%.0f%%)", count,
                                stage, speed, TimeText(exposed), 100 * exposed / step),
@@ -89,7 +73,7 @@ void MeasureScaling(const TrainingSizes& sizes, const Gpu& gpu, Report& report) 
   }
   if (!trial.ok()) return report.Fail(trial.status(), sizes.name);
   report.Say(absl::StrCat(sizes.name, ", micro-batch ", micro_batch, " on each GPU"));
-  const double alone = TokensPerSecond(sizes, trial->result);
+  const double alone = MedianOf(sizes, trial->result, &StepMetrics::tokens_per_second);
   ShowScaling(sizes, /*count=*/1, /*stage=*/0, *trial, alone, gpu, report);
   for (const int count : Counts(gpu.count)) {
     for (int stage = 0; stage <= 3 && count > 1; ++stage) {

@@ -45,7 +45,7 @@ void ShowProfile(const std::vector<StepProfile::Op>& profile, Report& report) {
 
 double Show(const TrainingSizes& sizes, int64_t micro_batch, const Trial& trial, const Gpu& gpu,
             Report& report) {
-  const double speed = TokensPerSecond(sizes, trial.result);
+  const double speed = MedianOf(sizes, trial.result, &StepMetrics::tokens_per_second);
   const double flops = speed * Operations(sizes.model, trial.plan.parameters);
   report.Measure(
       {.name = absl::StrCat(sizes.name, ", micro-batch ", micro_batch, ": model operations"),

@@ -129,12 +129,12 @@ absl::StatusOr<Trial> TrainWith(std::vector<std::string> flags, const TrainHooks
   return trial;
 }
 
-double TokensPerSecond(const TrainingSizes& sizes, const RunResult& result) {
-  std::vector<double> speeds;
+double MedianOf(const TrainingSizes& sizes, const RunResult& result, double StepMetrics::*metric) {
+  std::vector<double> values;
   for (int64_t step = sizes.warm_up; step < sizes.warm_up + sizes.steps; ++step) {
-    speeds.push_back(result.step_metrics[static_cast<size_t>(step)].tokens_per_second);
+    values.push_back(result.step_metrics[static_cast<size_t>(step)].*metric);
   }
-  return Median(speeds);
+  return Median(values);
 }
 
 }  // namespace zerobox::gpu_check

@@ -30,7 +30,7 @@ std::vector<std::string> TrialFlags(const TrainingSizes& sizes, int devices, int
 double Operations(const ModelConfig& model, int64_t parameters);
 
 // The median over the steps that count.
-double TokensPerSecond(const TrainingSizes& sizes, const RunResult& result);
+double MedianOf(const TrainingSizes& sizes, const RunResult& result, double StepMetrics::*metric);
 
 }  // namespace zerobox::gpu_check
 

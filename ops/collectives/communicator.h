@@ -9,6 +9,7 @@
 #define ZEROBOX_OPS_COLLECTIVES_COMMUNICATOR_H_
 
 #include <array>
+#include <cassert>
 #include <cstdint>
 #include <string_view>
 
@@ -56,13 +57,24 @@ class Communicator {
   virtual int size() const = 0;
 
   // Element-wise sum over the ranks of the group; every rank ends with the whole sum.
-  virtual void AllReduceSum(Buffer whole, CallLabel label) = 0;
+  void AllReduceSum(Buffer whole, CallLabel label) {
+    MakeCall(Collective::kAllReduce, whole, 0, label);
+  }
   // In place: this rank's 1/size of `whole` ends as the sum; the rest stays as it was. `elements`
   // is a multiple of size.
-  virtual void ReduceScatterSum(Buffer whole, CallLabel label) = 0;
+  void ReduceScatterSum(Buffer whole, CallLabel label) {
+    assert(whole.elements % size() == 0);
+    MakeCall(Collective::kReduceScatter, whole, 0, label);
+  }
   // In place: this rank's 1/size of `whole` is its contribution.
-  virtual void AllGather(Buffer whole, CallLabel label) = 0;
-  virtual void Broadcast(Buffer buffer, int root, CallLabel label) = 0;
+  void AllGather(Buffer whole, CallLabel label) {
+    assert(whole.elements % size() == 0);
+    MakeCall(Collective::kAllGather, whole, 0, label);
+  }
+  void Broadcast(Buffer buffer, int root, CallLabel label) {
+    assert(root >= 0 && root < size());
+    MakeCall(Collective::kBroadcast, buffer, root, label);
+  }
 
   // On host devices counted where bytes are copied, on GPUs what each call comes to. Exact once the
   // calls of every rank that it asks about are known to be done (by an event recorded behind them
@@ -72,6 +84,15 @@ class Communicator {
   // When the worker has enqueued its last call, before Device::StopStreams. In a failed run, gives
   // up the calls that may never end.
   virtual void Stop() {}
+
+ protected:
+  // Of several ranks. `root` is that of a broadcast.
+  virtual void Call(Collective collective, Buffer buffer, int root, CallLabel label) = 0;
+
+ private:
+  void MakeCall(Collective collective, Buffer buffer, int root, CallLabel label) {
+    if (size() > 1) Call(collective, buffer, root, label);
+  }
 };
 
 }  // namespace zerobox

@@ -118,26 +118,10 @@ class HostGroup::Member final : public Communicator {
   int rank() const override { return party_->rank(); }
   int size() const override { return party_->size(); }
 
-  void AllReduceSum(Buffer whole, CallLabel label) override {
-    Call(Collective::kAllReduce, whole, 0, label);
-  }
-  void ReduceScatterSum(Buffer whole, CallLabel label) override {
-    assert(whole.elements % size() == 0);
-    Call(Collective::kReduceScatter, whole, 0, label);
-  }
-  void AllGather(Buffer whole, CallLabel label) override {
-    assert(whole.elements % size() == 0);
-    Call(Collective::kAllGather, whole, 0, label);
-  }
-  void Broadcast(Buffer buffer, int root, CallLabel label) override {
-    assert(root >= 0 && root < size());
-    Call(Collective::kBroadcast, buffer, root, label);
-  }
   Traffic traffic() const override { return party_->traffic(); }
 
  private:
-  void Call(Collective collective, Buffer buffer, int root, CallLabel label) {
-    if (size() == 1) return;
+  void Call(Collective collective, Buffer buffer, int root, CallLabel label) override {
     const PostedCall post{next_number_++, collective, buffer, root, label};
     device_.Enqueue(StreamId::kCommunication, Name(collective), [party = party_, post] {
       absl::Status status = party->Run(post);

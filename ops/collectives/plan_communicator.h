@@ -13,14 +13,10 @@ class PlanCommunicator final : public Communicator {
   PlanCommunicator(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void AllReduceSum(Buffer whole, CallLabel label) override;
-  void ReduceScatterSum(Buffer whole, CallLabel label) override;
-  void AllGather(Buffer whole, CallLabel label) override;
-  void Broadcast(Buffer buffer, int root, CallLabel label) override;
   Traffic traffic() const override { return traffic_; }
 
  private:
-  void Call(Collective collective, const Buffer& buffer, int root, CallLabel label);
+  void Call(Collective collective, Buffer buffer, int root, CallLabel label) override;
   int rank_;
   int size_;
   Traffic traffic_;

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/cuda/call_log.h"
 #include "ops/cuda/cuda_device.h"
-#include "ops/cuda/nccl.h"
+#include "ops/cuda/nccl_library.h"
 #include "ops/cuda/pause.h"
 #include "ops/cuda/status.h"
 
@@ -117,18 +117,6 @@ class NcclCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return meeting_.options.size; }
-  void AllReduceSum(Buffer whole, CallLabel label) override {
-    Call(Collective::kAllReduce, whole, 0, label);
-  }
-  void ReduceScatterSum(Buffer whole, CallLabel label) override {
-    Call(Collective::kReduceScatter, whole, 0, label);
-  }
-  void AllGather(Buffer whole, CallLabel label) override {
-    Call(Collective::kAllGather, whole, 0, label);
-  }
-  void Broadcast(Buffer buffer, int root, CallLabel label) override {
-    Call(Collective::kBroadcast, buffer, root, label);
-  }
   Traffic traffic() const override { return traffic_; }
   void Stop() override;
 
@@ -138,7 +126,7 @@ class NcclCommunicator final : public Communicator {
   absl::Status Connect();
   absl::Status WarmUp(int64_t workspace_bytes);
   absl::Status WarmUp(Collective collective, const std::vector<int64_t>& sizes);
-  void Call(Collective collective, Buffer buffer, int root, CallLabel label);
+  void Call(Collective collective, Buffer buffer, int root, CallLabel label) override;
   // Puts a call into the stream, or lets it be when the run fails meanwhile.
   absl::Status Start(Collective collective, Buffer buffer, int root, cudaStream_t stream,
                      const Describer& what);

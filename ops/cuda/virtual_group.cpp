@@ -180,26 +180,10 @@ class VirtualRank final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return group_.size(); }
 
-  void AllReduceSum(Buffer whole, CallLabel label) override {
-    Call(Collective::kAllReduce, whole, 0, label);
-  }
-  void ReduceScatterSum(Buffer whole, CallLabel label) override {
-    assert(whole.elements % size() == 0);
-    Call(Collective::kReduceScatter, whole, 0, label);
-  }
-  void AllGather(Buffer whole, CallLabel label) override {
-    assert(whole.elements % size() == 0);
-    Call(Collective::kAllGather, whole, 0, label);
-  }
-  void Broadcast(Buffer buffer, int root, CallLabel label) override {
-    assert(root >= 0 && root < size());
-    Call(Collective::kBroadcast, buffer, root, label);
-  }
   Traffic traffic() const override { return traffic_; }
 
  private:
-  void Call(Collective collective, const Buffer& buffer, int root, CallLabel label) {
-    if (size() == 1) return;
+  void Call(Collective collective, Buffer buffer, int root, CallLabel label) override {
     Count(traffic_, collective, label, BytesSent(collective, buffer, rank_, size(), root));
     group_.Call(device_, rank_, {next_number_++, collective, buffer, root, label});
   }

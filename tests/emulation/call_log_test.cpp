@@ -64,7 +64,7 @@ class CallLogTest : public testing::Test {
   std::unique_ptr<CallLog> log_;
 };
 
-TEST_F(CallLogTest, NamesTheCallThatHasBegunAndNotEnded) {
+TEST_F(CallLogTest, NamesNoCallThatHasNotBegunOrThatHasEnded) {
   EXPECT_EQ(Look(), "");
   for (int i = 0; i < 3; ++i) Call(i, [] {});
   EXPECT_EQ(log_->calls(), 3u);

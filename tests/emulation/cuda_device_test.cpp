@@ -666,6 +666,35 @@ TEST_P(CudaDeviceTest, AnErrorOfAnyCallIsReturnedWithItsNameAndNothingHangs) {
   }
 }
 
+TEST_P(CudaDeviceTest, IsNeverMoreThanAFewOpsAheadOfItsGpu) {
+  Abort abort;
+  CudaDeviceOptions options = Options();
+  options.ops_ahead = 4;
+  auto device = MakeDevice(abort, options);
+  int ran = 0;
+  int events = 0;
+  for (int i = 0; i < 100; ++i) {
+    Launch(*device, kCompute, [&ran] { ++ran; });
+    EXPECT_LE(i + 1 - ran, 12) << "nothing waited";  // three times ops_ahead
+    if (i == 50) events = fake_cuda::Calls()["cudaEventCreateWithFlags"];
+  }
+  EXPECT_EQ(fake_cuda::Calls()["cudaEventCreateWithFlags"], events);
+  // What other streams have does not count, and a worker that waits here looks after its calls, and
+  // sees the run fail.
+  for (int i = 0; i < 100; ++i) Launch(*device, kCommunication, [] {});
+  fake_cuda::Hold(true);
+  bool looked = false;
+  device->set_while_waiting([&] {
+    looked = true;
+    abort.Fail(absl::AbortedError("another rank"));
+  });
+  for (int i = 0; i < 100; ++i) Launch(*device, kCompute, [&ran] { ++ran; });
+  EXPECT_TRUE(looked);
+  EXPECT_EQ(device->status(), absl::AbortedError("another rank"));
+  fake_cuda::Hold(false);
+  device->set_while_waiting(nullptr);
+}
+
 TEST_P(CudaDeviceTest, AGpuThatBreaksIsAnErrorAndNothingHangs) {
   ASSERT_TRUE(UseEverything().ok());
   const auto operations = static_cast<int>(fake_cuda::OperationsRun());
@@ -694,90 +723,6 @@ TEST(CudaDevices, AreCountedWithTheReasonWhereThereAreNone) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
     EXPECT_THAT(std::string(status.message()), HasSubstr("--device=host"));
   }
-}
-
-TEST(FakeRuntime, ReportsWhatItsHeaderSays) {
-  fake_cuda::Reset({});
-  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  cudaStream_t stream;
-  ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
-  void* data = nullptr;
-  ASSERT_EQ(cudaMalloc(&data, 16), cudaSuccess);
-  EXPECT_TRUE(std::isnan(static_cast<float*>(data)[3]));
-  float pageable[4] = {};
-  EXPECT_NE(cudaMemcpyAsync(data, pageable, 16, cudaMemcpyHostToDevice, stream), cudaSuccess);
-  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("pageable")));
-  EXPECT_NE(cudaMemsetAsync(data, 0, 17, stream), cudaSuccess);
-  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("not all in one allocation")));
-  EXPECT_NE(cudaMemsetAsync(data, 0, 16, nullptr), cudaSuccess);
-  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("default stream")));
-  ASSERT_EQ(cudaMemsetAsync(data, 0, 16, stream), cudaSuccess);
-  fake_cuda::HostAccess({data, 16, true});
-  EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty()) << "not run yet";
-  cudaEvent_t event;
-  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDefault), cudaSuccess);
-  ASSERT_EQ(cudaEventRecord(event, stream), cudaSuccess);
-  EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
-  ASSERT_EQ(cudaStreamWaitEvent(stream, event, 0), cudaSuccess);
-  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("an event that takes times")));
-  ASSERT_EQ(cudaEventDestroy(event), cudaSuccess);
-  ASSERT_EQ(cudaFree(data), cudaSuccess);
-  EXPECT_THAT(fake_cuda::TakeReports(), Contains(HasSubstr("work is queued")));
-  fake_cuda::Reset({});
-}
-
-// Two ranks on one device, each with streams of its own. `first` creates them first.
-std::vector<std::string> OrderOfTwoThreads(int first) {
-  fake_cuda::Reset({.seed = 5, .workers = 2});
-  std::vector<std::string> order;
-  std::atomic<int> there{0};
-  const auto work = [&](int rank) {
-    while (rank != first && there == 0) std::this_thread::yield();
-    EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
-    cudaStream_t streams[2];
-    for (cudaStream_t& stream : streams) {
-      EXPECT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
-    }
-    ++there;
-    for (int i = 0; i < 20; ++i) {
-      const std::string name = std::to_string(rank) + "/" + std::to_string(i % 2);
-      EXPECT_EQ(fake_cuda::Enqueue(streams[i % 2], name, {}, [&, name] { order.push_back(name); }),
-                cudaSuccess);
-    }
-    for (const cudaStream_t stream : streams) {
-      while (cudaStreamQuery(stream) == cudaErrorNotReady) std::this_thread::yield();
-      EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
-    }
-  };
-  std::thread zero(work, 0);
-  std::thread one(work, 1);
-  zero.join();
-  one.join();
-  return order;
-}
-
-TEST(FakeRuntime, RunsStreamsInAnOrderThatDoesNotDependOnWhichThreadCameFirst) {
-  const std::vector<std::string> order = OrderOfTwoThreads(0);
-  EXPECT_EQ(order.size(), 40u);
-  EXPECT_EQ(OrderOfTwoThreads(1), order);
-  EXPECT_EQ(OrderOfTwoThreads(0), order);
-}
-
-TEST(FakeRuntime, CountsAndFailsTheCallsOfOneDevice) {
-  fake_cuda::Reset({.devices = 2});
-  fake_cuda::FailCall("cudaMalloc", 2, cudaErrorMemoryAllocation, 1);
-  void* data = nullptr;
-  ASSERT_EQ(cudaMalloc(&data, 16), cudaSuccess);
-  ASSERT_EQ(cudaMalloc(&data, 16), cudaSuccess);
-  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
-  EXPECT_EQ(cudaMalloc(&data, 16), cudaSuccess);
-  EXPECT_EQ(cudaMalloc(&data, 16), cudaErrorMemoryAllocation);
-  EXPECT_EQ(cudaMalloc(&data, 16), cudaSuccess);
-  EXPECT_EQ(fake_cuda::Calls(0)["cudaMalloc"], 2);
-  EXPECT_EQ(fake_cuda::Calls(1)["cudaMalloc"], 3);
-  EXPECT_EQ(fake_cuda::Calls(1)["cudaSetDevice"], 1);
-  EXPECT_EQ(fake_cuda::Calls()["cudaMalloc"], 5);
-  fake_cuda::Reset({});
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cuda/nccl.h"
+#include "ops/cuda/nccl_library.h"
 #include "tests/emulation/fake_collective.h"
 #include "tests/emulation/fake_machine.h"
 #include "tests/emulation/fake_runtime.h"

@@ -36,6 +36,8 @@ cudaError_t Call(const char* function, const Body& body, std::optional<int> devi
 template <typename Ready>
 cudaError_t Query(Machine& machine, const void* what, const Ready& ready, const Clock& clock) {
   if (!ready() && !machine.Poll(what, ready)) return cudaErrorLaunchTimeout;
+  const cudaError_t broken = machine.broken(Machine::Get().thread().device);
+  if (broken != cudaSuccess) return broken;  // by what was run meanwhile
   if (!ready()) return cudaErrorNotReady;
   Join(Machine::Get().thread().clock, clock);
   return cudaSuccess;
@@ -237,9 +239,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   });
 }
 
-cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) {
+// 0-1 and 2-3 are linked by NVLink, 0-2 and 1-3 over PCIe, and the others not at all.
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int a, int b) {
   return Call("cudaDeviceGetP2PAttribute", [&](Machine&) {
-    *value = 1;
+    const int distance = a ^ b;
+    *value = attribute == cudaDevP2PAttrNativeAtomicSupported ? distance == 1 : distance != 3;
     return cudaSuccess;
   });
 }

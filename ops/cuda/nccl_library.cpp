@@ -2,7 +2,7 @@
 //
 // NCCL's functions, as far as ops/cuda/nccl_group.cpp calls them, each of which finds the real one
 // when it is first called.
-#include "ops/cuda/nccl.h"
+#include "ops/cuda/nccl_library.h"
 
 #include <nccl.h>
 
