@@ -53,7 +53,7 @@ absl::Status SumAs(cudaStream_t stream, const std::vector<Buffer>& to,
   operands.reserve(from.size());
   for (const Buffer& buffer : to) results.push_back(reinterpret_cast<T*>(buffer.data));
   for (const Buffer& buffer : from) operands.push_back(reinterpret_cast<const T*>(buffer.data));
-  return ToStatus(SumRanks<T>(stream, results, operands, from[0].elements), "SumRanks");
+  return ToStatus(SumRanks<T>(stream, results, operands, from[0].elements), "cudaLaunchKernelExC");
 }
 
 absl::Status Sum(cudaStream_t stream, const std::vector<Buffer>& to,

@@ -486,7 +486,7 @@ TEST_P(VirtualGroupTest, AnErrorOfAnyCallOfTheRuntimeEndsAll) {
     const char* name;  // in the message
     const RankProgram& program;
   };
-  for (const Failing& failing : {Failing{"cudaLaunchKernelExC", "SumRanks: ", reduce},
+  for (const Failing& failing : {Failing{"cudaLaunchKernelExC", "cudaLaunchKernelExC: ", reduce},
                                  {"cudaMemcpyAsync", "cudaMemcpyAsync: ", gather},
                                  {"cudaEventCreateWithFlags", "cudaEventCreateWithFlags: ", reduce},
                                  {"cudaEventRecord", "cudaEventRecord: ", reduce},
