@@ -15,6 +15,7 @@
 #include "ops/collectives/communicator.h"
 #include "ops/device/device.h"
 #include "ops/device/memory.h"
+#include "trainer/step_trace.h"
 #include "zero/state_types.h"
 #include "zero/step_program.h"
 
@@ -104,6 +105,7 @@ struct RunResult {
   std::vector<StepMetrics> step_metrics;
   std::vector<EvalMetrics> eval_metrics;
   std::vector<RankResult> ranks;
+  std::optional<StepTrace> trace;  // of the step that settings.trace_step says, if it was reached
 };
 
 }  // namespace zerobox

@@ -44,6 +44,10 @@ constexpr std::string_view OffloadName(bool optimizer, bool activations) {
   return activations ? "activations" : "none";
 }
 
+// Which step a run records, beside a step's number.
+inline constexpr int64_t kTraceOff = -1;
+inline constexpr int64_t kTraceLast = 0;
+
 struct TrainSettings {
   std::string data;
   std::string val_data;  // "": held out from data
@@ -79,6 +83,7 @@ struct TrainSettings {
   int64_t eval_interval = 100;  // 0: off
   int64_t eval_batches = 20;
   int64_t sample_bytes = 300;
+  int64_t trace_step = kTraceOff;
   bool dry_run = false;
 
   int64_t global_batch() const { return micro_batch * grad_accum * devices; }
