@@ -40,6 +40,7 @@ ops_cuda_device_sources := \
   ops/cuda/cuda_device.cpp \
   ops/cuda/cuda_group.cpp \
   ops/cuda/cuda_ops.cpp \
+  ops/cuda/cuda_time_marks.cpp \
   ops/cuda/matmul.cpp \
   ops/cuda/virtual_group.cpp \
   ops/cuda/wait_times.cpp \

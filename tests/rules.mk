@@ -45,6 +45,7 @@ tests_sources := \
   tests/screen_test.cpp \
   tests/signals_test.cpp \
   tests/skip_test.cpp \
+  tests/tracer_test.cpp \
   tests/watch_test.cpp \
 
 # Linked into every test program.

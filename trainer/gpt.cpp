@@ -266,7 +266,9 @@ void Gpt::BlockBackward(int block, Buffer w, MicroBatchInFlight& mb, Stage0& zer
     PopTo(mb, mb.blocks[block].height);  // what the last block left to the head
     if (block > 0) checkpoints_.Fetch(block - 1);
     checkpoints_.Await(block);
+    device_.Announce(Activity::kRecompute, BlockUnit(block));
     ComputeInside(Pass::kBackward, block, w, mb);
+    device_.Announce(Activity::kBackward, BlockUnit(block));
   }
   MlpBackward(block, w, mb, zero);
   AttentionBackward(block, w, mb, zero);

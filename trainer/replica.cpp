@@ -69,6 +69,7 @@ void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
   const int64_t first_wait = device_.communication_waits();
   StartLossSum();
   for (int64_t i = 0; i < settings_.grad_accum; ++i) {
+    device_.Announce(Activity::kNone);
     if (HostBatch* batch = fill ? feed_.Next() : nullptr) fill(i, *batch);
     const Batch batch = feed_.Upload(settings_.micro_batch, settings_.model.seq_len);
     RunMicroBatch({.index = i, .first = i == 0, .last = i == settings_.grad_accum - 1}, batch,
@@ -76,6 +77,7 @@ void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
     feed_.Done();
   }
   zero_->Step();
+  device_.Announce(Activity::kNone);
   Result& result = BeginResult();
   result.first_wait = first_wait;
   device_.CopyToHost(StreamId::kToHost, &result.outcome.loss_sum, loss_sum_);
@@ -87,8 +89,10 @@ void Replica::RunMicroBatch(MicroBatch where, const Batch& batch, float loss_sca
   zero_->Begin(training_, where);
   MicroBatchInFlight micro_batch = model_.BeginTraining(batch, loss_sum_);
   for (const Visit& visit : training_) {
+    const bool forward = visit.pass == Pass::kForward;
+    device_.Announce(forward ? Activity::kForward : Activity::kBackward, visit.unit);
     const Buffer w = zero_->Acquire(visit);
-    if (visit.pass == Pass::kForward) {
+    if (forward) {
       model_.Forward(visit, w, micro_batch);
     } else {
       model_.Backward(visit, w, micro_batch, *zero_, loss_scale);

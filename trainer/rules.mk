@@ -26,9 +26,11 @@ trainer_sources := \
   trainer/screen.cpp \
   trainer/signals.cpp \
   trainer/step_programs.cpp \
+  trainer/step_trace.cpp \
   trainer/table_rows.cpp \
   trainer/tables.cpp \
   trainer/text.cpp \
+  trainer/tracer.cpp \
   trainer/traffic_table.cpp \
   trainer/train.cpp \
   trainer/watch.cpp \

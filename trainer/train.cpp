@@ -74,6 +74,18 @@ RunResult KnownOf(const std::deque<Worker>& workers, Watch& watch, const Abort& 
   return result;
 }
 
+absl::Status CollectTraces(const std::deque<Worker>& workers, std::optional<StepTrace>& trace) {
+  std::vector<RankTrace> ranks;
+  for (const Worker& worker : workers) {
+    if (worker.trace()) ranks.push_back(*worker.trace());
+  }
+  absl::StatusOr<StepTrace> merged = MergeTraces(ranks);
+  if (absl::IsNotFound(merged.status())) return absl::OkStatus();
+  if (!merged.ok()) return merged.status();
+  trace = *std::move(merged);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::vector<int64_t> EvaluationSequences(const TrainSettings& settings, const Dataset& dataset) {
@@ -126,6 +138,7 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
     result.ranks.push_back(worker.result());
     if (!result.status.ok()) result.where.push_back(worker.where());
   }
+  if (result.status.ok()) result.status = CollectTraces(workers, result.trace);
   return result;
 }
 

@@ -19,7 +19,11 @@
 namespace zerobox {
 
 Worker::Worker(const RunContext& run, int rank)
-    : run_(run), settings_(run.settings), rank_(rank), status_(run.hooks.watch.clock) {}
+    : run_(run), settings_(run.settings), rank_(rank), status_(run.hooks.watch.clock) {
+  if (settings_.trace_step != kTraceOff) {
+    tracer_ = std::make_unique<Tracer>(settings_, run.hooks.recorder);
+  }
+}
 
 Worker::~Worker() = default;
 
@@ -45,10 +49,12 @@ absl::Status Worker::SetUp() {
     }
   }
   status_.SetDevice(device_.get());
+  if (tracer_ != nullptr) tracer_->Attach(*device_);
   communicator_ = run_.group.Join(rank_, *device_);
   if (run_.hooks.communicator) disturbed_ = run_.hooks.communicator(*communicator_);
   Communicator& used = disturbed_ ? *disturbed_ : *communicator_;
-  replica_ = std::make_unique<Replica>(*device_, used, run_.layout, settings_);
+  if (tracer_ != nullptr) traced_ = tracer_->Traced(used);
+  replica_ = std::make_unique<Replica>(*device_, traced_ ? *traced_ : used, run_.layout, settings_);
   if (run_.hooks.after_setup) run_.hooks.after_setup(rank_, *device_);
   ParameterSource given;
   if (const auto& hook = run_.hooks.initial_parameter) {
@@ -64,6 +70,7 @@ absl::Status Worker::MakeDevice() {
   const RankPlan& plan = run_.plan.ranks[rank_];
   RegionBytes regions = plan.regions;
   regions[static_cast<int>(Region::kPersistent)] += run_.hooks.extra_bytes;
+  Recorder* const recorder = tracer_ != nullptr ? tracer_.get() : run_.hooks.recorder;
   const int host_threads = settings_.offload_optimizer ? settings_.threads_per_device() : 1;
   if (settings_.device == "cuda") {
     auto device = MakeCudaDevice({.rank = rank_,
@@ -73,7 +80,7 @@ absl::Status Worker::MakeDevice() {
                                   .threads = settings_.threads_per_device(),
                                   .sizes = OpsSizes(settings_),
                                   .tf32 = settings_.tf32,
-                                  .recorder = run_.hooks.recorder,
+                                  .recorder = recorder,
                                   .drop_wait = run_.hooks.drop_wait},
                                  run_.abort);
     if (!device.ok()) return device.status();
@@ -86,7 +93,7 @@ absl::Status Worker::MakeDevice() {
                                   .threads = settings_.threads_per_device(),
                                   .host_threads = host_threads,
                                   .poison = run_.hooks.poison,
-                                  .recorder = run_.hooks.recorder,
+                                  .recorder = recorder,
                                   .threaded_compute = run_.hooks.threaded_compute,
                                   .drop_wait = run_.hooks.drop_wait},
                                  run_.abort);
@@ -96,13 +103,11 @@ absl::Status Worker::MakeDevice() {
 }
 
 absl::Status Worker::TrainAndSave() {
-  int64_t evaluated = 0;
   int64_t step = 1;
   for (; run_.stop.Continue(step); ++step) {
     if (absl::Status status = TrainStep(step); !status.ok()) return status;
     if (settings_.eval_interval > 0 && step % settings_.eval_interval == 0) {
       if (absl::Status status = Evaluate(step); !status.ok()) return status;
-      evaluated = step;
     }
   }
   const int64_t last = step - 1;
@@ -110,7 +115,8 @@ absl::Status Worker::TrainAndSave() {
   result_.memory = device_->memory().ledger();
   result_.host_memory = device_->host_memory().ledger();
   if (last == 0) return absl::OkStatus();  // stopped before anything was trained
-  if (settings_.eval_interval > 0 && evaluated < last) {
+  if (absl::Status status = KeepTrace(); !status.ok()) return status;
+  if (settings_.eval_interval > 0 && evaluated_ < last) {
     if (absl::Status status = Evaluate(last); !status.ok()) return status;
   }
   return Save();
@@ -130,7 +136,10 @@ absl::Status Worker::TrainStep(int64_t step) {
       batch.samples[row] = first + row;
     }
   };
+  const bool evaluated_before = step > 1 && evaluated_ == step - 1;
+  if (tracer_ != nullptr) tracer_->BeginStep(step, evaluated_before);
   replica_->TrainStep(fill, static_cast<float>(scale));
+  if (tracer_ != nullptr) tracer_->EndStep();
   absl::Status status = run_.dataset.status();
   // What failed did so in this step, also where its results are asked for later.
   if (status.ok()) status = device_->status();
@@ -200,6 +209,16 @@ absl::Status Worker::Evaluate(int64_t step) {
   }
   if (absl::Status status = run_.dataset.status(); !status.ok()) return status;
   run_.board.PostEval(rank_, step, loss_sum, targets);
+  evaluated_ = step;
+  return absl::OkStatus();
+}
+
+absl::Status Worker::KeepTrace() {
+  if (tracer_ == nullptr) return absl::OkStatus();
+  absl::StatusOr<RankTrace> trace = tracer_->Result();
+  if (absl::IsNotFound(trace.status())) return absl::OkStatus();
+  if (!trace.ok()) return trace.status();
+  trace_ = *std::move(trace);
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "ops/device/host_device.h"
 #include "trainer/board.h"
 #include "trainer/replica.h"
+#include "trainer/tracer.h"
 #include "trainer/train.h"
 #include "trainer/watch.h"
 #include "zero/layout.h"
@@ -51,6 +53,8 @@ class Worker {
 
   // After Run.
   const RankResult& result() const { return result_; }
+  // Of the step that settings.trace_step says, if it was done.
+  const std::optional<RankTrace>& trace() const { return trace_; }
   // What it was doing, or waiting for, when it ended.
   const std::string& where() const { return where_; }
 
@@ -62,6 +66,7 @@ class Worker {
   absl::Status PostSteps(int64_t last);  // waits for all that are not posted, up to `last`
   absl::Status Evaluate(int64_t step);
   absl::Status WaitForTheOthers();
+  absl::Status KeepTrace();
   absl::Status Save();
   void Finish();
   int64_t Position(int64_t step, int64_t micro_batch) const;
@@ -71,13 +76,17 @@ class Worker {
   const TrainSettings& settings_;
   const int rank_;
   RankResult result_;
+  std::optional<RankTrace> trace_;
   std::string where_ = "not started";
   RankStatus status_;
+  std::unique_ptr<Tracer> tracer_;  // null: nothing is recorded
   std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Communicator> disturbed_;  // by a test
+  std::unique_ptr<Communicator> traced_;
   std::unique_ptr<Replica> replica_;
-  int64_t posted_ = 0;  // the latest step of which the board knows
+  int64_t posted_ = 0;     // the latest step of which the board knows
+  int64_t evaluated_ = 0;  // the latest step behind which there was an evaluation
 };
 
 }  // namespace zerobox

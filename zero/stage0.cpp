@@ -75,9 +75,13 @@ void Stage0::HandToCommunication() {
 }
 
 void Stage0::Step() {
+  device_.Announce(Activity::kNorm);
   SumSquares();
   states_->Prepare(sums_);
-  for (const Bucket& bucket : layout_.buckets()) states_->Update(bucket, Parameters(bucket));
+  for (const Bucket& bucket : layout_.buckets()) {
+    device_.Announce(Activity::kUpdate, bucket.unit);
+    states_->Update(bucket, Parameters(bucket));
+  }
   states_->Finish();
   for (UnitId unit = 0; unit < layout_.units(); ++unit) ParametersChanged(unit);
 }

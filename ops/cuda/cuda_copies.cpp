@@ -7,6 +7,7 @@
 
 #include "ops/cuda/cuda_device.h"
 #include "ops/cuda/status.h"
+#include "ops/device/recorder.h"
 
 namespace zerobox::cuda {
 
@@ -40,6 +41,7 @@ void CudaDevice::Zero(StreamId stream, Buffer buffer) {
 }
 
 void CudaDevice::CopyToHost(StreamId stream, void* to, Buffer from) {
+  if (options_.recorder != nullptr) options_.recorder->OnCopy(rank(), stream, to, from);
   Enqueue(stream, "copy_to_host", [&](cudaStream_t handle) {
     if (from.empty()) return absl::OkStatus();
     copied_.to_host += from.bytes();
@@ -53,6 +55,7 @@ void CudaDevice::CopyToHost(StreamId stream, void* to, Buffer from) {
 }
 
 void CudaDevice::CopyFromHost(StreamId stream, Buffer to, const void* from) {
+  if (options_.recorder != nullptr) options_.recorder->OnCopy(rank(), stream, from, to);
   Enqueue(stream, "copy_from_host", [&](cudaStream_t handle) {
     if (to.empty()) return absl::OkStatus();
     copied_.from_host += to.bytes();

@@ -54,6 +54,8 @@ class CudaDevice final : public Device {
   MemoryPool& memory() override { return *pool_; }
   Ops& host_ops() override { return *host_ops_; }
   MemoryPool& host_memory() override { return *host_pool_; }
+  void Announce(Activity activity, int unit) override;
+  std::unique_ptr<TimeMarks> MakeTimeMarks() override;
   int steps_ahead() const override { return 1; }
   void Fail(absl::Status error) override;  // fails the run too
   absl::Status status() const override;
@@ -92,6 +94,7 @@ class CudaDevice final : public Device {
   static constexpr int64_t kStagingBytes = int64_t{1} << 20;
 
   class CudaEvent;
+  class CudaTimeMarks;
   struct HostFunction {
     CudaDevice* device;
     StreamId stream;

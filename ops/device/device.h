@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "ops/device/buffer.h"
 #include "ops/device/memory.h"
+#include "ops/device/time_marks.h"
 
 namespace zerobox {
 
@@ -55,6 +56,9 @@ struct Waiting {
   std::chrono::steady_clock::time_point since{};
   bool own_event = false;  // of the same device: no other rank is waited for
 };
+
+// What a worker enqueues for.
+enum class Activity : uint8_t { kNone, kForward, kRecompute, kBackward, kNorm, kUpdate };
 
 class Device {
  public:
@@ -96,6 +100,12 @@ class Device {
   void Free(const Buffer& buffer) { memory().Free(buffer); }
   // The same on the host side, for the whole run.
   Buffer AllocateOnHost(Category category, DType dtype, int64_t elements, std::string_view label);
+
+  // For whoever records the run: what is enqueued from now on is for this, and of this unit of
+  // parameters (-1: none).
+  virtual void Announce(Activity, int /*unit*/ = -1) {}
+  // Null where nothing takes time.
+  virtual std::unique_ptr<TimeMarks> MakeTimeMarks() { return nullptr; }
 
   // How many steps a worker enqueues beyond the one whose results it waits for: 1 where the device
   // would else have nothing to do until the worker has seen them, 0 where the worker's own thread

@@ -275,6 +275,7 @@ void HostDevice::Zero(StreamId stream, Buffer buffer) {
 }
 
 void HostDevice::CopyToHost(StreamId stream, void* to, Buffer from) {
+  if (options_.recorder != nullptr) options_.recorder->OnCopy(rank(), stream, to, from);
   Enqueue(stream, "copy_to_host", [this, to, from] {
     if (!from.empty()) std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
     state_->to_host += from.bytes();
@@ -283,6 +284,7 @@ void HostDevice::CopyToHost(StreamId stream, void* to, Buffer from) {
 }
 
 void HostDevice::CopyFromHost(StreamId stream, Buffer to, const void* from) {
+  if (options_.recorder != nullptr) options_.recorder->OnCopy(rank(), stream, from, to);
   Enqueue(stream, "copy_from_host", [this, to, from] {
     if (!to.empty()) std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
     state_->from_host += to.bytes();
@@ -291,6 +293,35 @@ void HostDevice::CopyFromHost(StreamId stream, Buffer to, const void* from) {
 }
 
 CopiedBytes HostDevice::copied() const { return {state_->to_host, state_->from_host}; }
+
+void HostDevice::Announce(Activity activity, int unit) {
+  if (options_.recorder != nullptr) options_.recorder->OnAnnounce(rank(), activity, unit);
+}
+
+class HostDevice::HostTimeMarks final : public TimeMarks {
+ public:
+  explicit HostTimeMarks(HostDevice& device) : device_(device) {}
+  void Begin() override { used_ = 0; }
+  int Mark(StreamId stream) override {
+    if (used_ == times_.size()) times_.emplace_back();
+    device_.Push(stream, [&time = times_[used_]] {
+      time = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    });
+    return static_cast<int>(used_++);
+  }
+  absl::StatusOr<std::vector<int64_t>> Times() override {
+    return std::vector<int64_t>(times_.begin(), times_.begin() + static_cast<int64_t>(used_));
+  }
+
+ private:
+  HostDevice& device_;
+  std::deque<int64_t> times_;  // what a stream is to write stays where it is
+  size_t used_ = 0;
+};
+
+std::unique_ptr<TimeMarks> HostDevice::MakeTimeMarks() {
+  return std::make_unique<HostTimeMarks>(*this);
+}
 
 void HostDevice::ParallelFor(StreamId stream, int64_t tasks,
                              const std::function<void(int64_t)>& task) {

@@ -50,6 +50,8 @@ class HostDevice final : public Device {
   void CopyToHost(StreamId stream, void* to, Buffer from) override;
   void CopyFromHost(StreamId stream, Buffer to, const void* from) override;
   CopiedBytes copied() const override;
+  void Announce(Activity activity, int unit) override;
+  std::unique_ptr<TimeMarks> MakeTimeMarks() override;
   Ops& ops() override;
   MemoryPool& memory() override;
   Ops& host_ops() override;
@@ -81,6 +83,7 @@ class HostDevice final : public Device {
   struct State;
   struct Mark;  // one Record
   class HostEvent;
+  class HostTimeMarks;
   void RunOp(StreamId stream, std::string_view name, int64_t id,
              const std::function<absl::Status()>& work);
   bool Inline(StreamId stream) const;  // runs in the worker's thread

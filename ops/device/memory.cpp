@@ -19,15 +19,11 @@ constexpr int64_t kCountedRegionBytes = int64_t{1} << 60;
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
-constexpr int64_t RoundUp(int64_t bytes) {
-  return (bytes + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
-}
-
 }  // namespace
 
 int64_t RoundUpRegions(RegionBytes& regions) {
   int64_t total = 0;
-  for (int64_t& bytes : regions) total += bytes = RoundUp(bytes);
+  for (int64_t& bytes : regions) total += bytes = AllocatedBytes(bytes);
   return total;
 }
 
@@ -137,7 +133,7 @@ absl::StatusOr<Buffer> MemoryPool::Allocate(Region region, Category category, DT
   const auto r = static_cast<size_t>(region);
   const int64_t most = std::numeric_limits<int64_t>::max() - kAllocationAlignment;
   const bool countable = elements <= most / SizeOf(dtype);
-  const int64_t bytes = countable ? RoundUp(elements * SizeOf(dtype)) : most;
+  const int64_t bytes = countable ? AllocatedBytes(elements * SizeOf(dtype)) : most;
   const uintptr_t address = FindAddress(region, bytes);
   const auto offset = static_cast<int64_t>(address - Begin(region));
   if (!countable || bytes > capacity_[r] - offset) {
@@ -165,7 +161,7 @@ void MemoryPool::Free(const Buffer& buffer) {
   assert(it != blocks_.end() && "freed what is not allocated");
   if (it == blocks_.end()) return;
   const Block block = it->second;
-  assert(block.bytes == RoundUp(buffer.bytes()) && "freed a part of an allocation");
+  assert(block.bytes == AllocatedBytes(buffer.bytes()) && "freed a part of an allocation");
   assert((block.region == Region::kPersistent || block.region == Region::kTransient ||
           std::next(it) == BlocksOf(block.region).second) &&
          "freed what is not the newest of a stack");

@@ -49,6 +49,9 @@ using RegionBytes = std::array<int64_t, kRegions>;
 
 // Every allocation is rounded up to this, and the rounding is counted in its category.
 inline constexpr int64_t kAllocationAlignment = 128;
+constexpr int64_t AllocatedBytes(int64_t bytes) {
+  return (bytes + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
+}
 
 // Rounds each region up to whole allocations; returns their sum.
 int64_t RoundUpRegions(RegionBytes& regions);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Recorder: sees every op's begin and end and the life of every allocation. Off unless a run sets
-// one; a device calls it from the threads of its streams, so an implementation locks for itself.
+// one. A device calls OnBegin and OnEnd from the threads of its streams, and all else from its
+// worker's; one recorder of several devices locks for itself.
 #ifndef ZEROBOX_OPS_DEVICE_RECORDER_H_
 #define ZEROBOX_OPS_DEVICE_RECORDER_H_
 
@@ -15,6 +16,7 @@ namespace zerobox {
 enum class Category : uint8_t;
 enum class Region : uint8_t;
 enum class StreamId : uint8_t;
+enum class Activity : uint8_t;
 class Event;
 
 class Recorder {
@@ -24,6 +26,7 @@ class Recorder {
   virtual void OnEnqueue(int rank, StreamId stream, std::string_view op, int64_t id) = 0;
   virtual void OnBegin(int rank, StreamId stream, std::string_view op, int64_t id) = 0;
   virtual void OnEnd(int rank, StreamId stream, std::string_view op, int64_t id) = 0;
+  // `label` is a literal.
   virtual void OnAllocate(int rank, Region region, Category category, std::string_view label,
                           const Buffer& buffer) = 0;
   virtual void OnFree(int rank, const Buffer& buffer) = 0;
@@ -32,6 +35,10 @@ class Recorder {
   virtual void OnRecord(int /*rank*/, StreamId /*stream*/, const Event& /*event*/) {}
   virtual void OnWait(int /*rank*/, StreamId /*stream*/, const Event& /*event*/) {}
   virtual void OnHostWait(int /*rank*/, const Event& /*event*/) {}
+  // The op that is enqueued next is a copy between the host's memory and this buffer.
+  virtual void OnCopy(int /*rank*/, StreamId /*stream*/, const void* /*host*/,
+                      const Buffer& /*buffer*/) {}
+  virtual void OnAnnounce(int /*rank*/, Activity /*activity*/, int /*unit*/) {}
 };
 
 }  // namespace zerobox
