@@ -97,6 +97,7 @@ TrainSettings SettingsOf(const CudaRunKind& kind, const char* device) {
   settings.activation_checkpointing = kind.checkpointing;
   settings.offload_optimizer = kind.offload_optimizer;
   settings.offload_activations = kind.offload_activations;
+  settings.trace_step = kTraceLast;
   return settings;
 }
 

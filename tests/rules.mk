@@ -57,6 +57,7 @@ tests_support_sources := \
   tests/process.cpp \
   tests/reference.cpp \
   tests/small_run.cpp \
+  tests/trace_checks.cpp \
 
 # Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
 tests_emulation_sources := \

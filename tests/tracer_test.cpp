@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a recorded step says agrees with what was counted beside it: the ledger, the traffic, and
-// the copies; and its times with the order that the events enforce.
+// Recorded steps of real runs: what they agree with (tests/trace_checks.h), what is in them, and
+// which step it is.
 #include "trainer/tracer.h"
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
-#include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "tests/small_run.h"
+#include "tests/trace_checks.h"
 #include "trainer/step_trace.h"
 
 namespace zerobox {
@@ -76,178 +74,17 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-class TraceTest : public testing::TestWithParam<Case> {
- protected:
-  void SetUp() override {
-    settings_ = Settings(GetParam());
-    run_ = RunSmall(settings_);
-    ASSERT_TRUE(run_.result.status.ok()) << run_.result.status;
-    ASSERT_TRUE(run_.result.trace.has_value());
-    ASSERT_EQ(trace().ranks.size(), static_cast<size_t>(settings_.devices));
-    ASSERT_EQ(trace().step, 4);
-  }
-  const StepTrace& trace() const { return *run_.result.trace; }
-  const TraceOp& OpOf(const TraceSpan& span) const { return trace().ops[span.op]; }
-
-  TrainSettings settings_;
-  SmallRun run_;
-};
+class TraceTest : public testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(, TraceTest, testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(TraceTest, RegionsSumToTheLedgersPeakToTheByte) {
-  for (size_t rank = 0; rank < trace().ranks.size(); ++rank) {
-    const TracePeak peak = PeakOf(trace().ranks[rank].regions);
-    EXPECT_EQ(peak.bytes, run_.result.ranks[rank].memory.peak_bytes);
-    EXPECT_EQ(peak.categories, run_.result.ranks[rank].memory.at_peak);
-    EXPECT_GE(peak.ns, 0);
-    EXPECT_LE(peak.ns, trace().duration_ns);
-  }
-}
-
-TEST_P(TraceTest, BytesOfTheOpsAreWhatWasCounted) {
-  std::map<OpKind, CollectiveCount> sent;
-  CollectiveCount scalars;
-  std::map<StreamId, int64_t> copied;
-  for (const TraceOp& op : trace().ops) {
-    if (op.kind == OpKind::kCopy) copied[op.stream] += op.bytes;
-    if (op.stream != StreamId::kCommunication) continue;
-    CollectiveCount& count = op.purpose == OpPurpose::kScalars ? scalars : sent[op.kind];
-    ++count.calls;
-    count.bytes_sent += op.bytes;
-  }
-  for (int rank = 0; rank < settings_.devices; ++rank) {
-    EXPECT_EQ(sent[OpKind::kAllGather], Counted(run_, rank, Collective::kAllGather));
-    EXPECT_EQ(sent[OpKind::kReduceScatter], Counted(run_, rank, Collective::kReduceScatter));
-    EXPECT_EQ(sent[OpKind::kAllReduce], Counted(run_, rank, Collective::kAllReduce));
-    EXPECT_EQ(scalars, run_.result.ranks[rank].step_traffic.scalars);
-    const CopiedBytes& counted = run_.result.ranks[rank].step_copies;
-    EXPECT_EQ(copied[StreamId::kToHost], counted.to_host);
-    EXPECT_EQ(copied[StreamId::kFromHost], counted.from_host);
-  }
-}
-
-TEST_P(TraceTest, SpansOfAStreamFollowEachOtherWithinTheStep) {
-  for (const StepTrace::Rank& rank : trace().ranks) {
-    std::map<StreamId, int64_t> end;
-    std::map<StreamId, int> op;
-    for (const TraceSpan& span : rank.spans) {
-      const StreamId stream = OpOf(span).stream;
-      EXPECT_LE(end[stream], span.begin_ns);
-      EXPECT_LE(span.begin_ns, span.end_ns);
-      EXPECT_LE(span.end_ns, trace().duration_ns);
-      EXPECT_LE(op[stream], span.op);
-      end[stream] = span.end_ns;
-      op[stream] = span.op;
-    }
-  }
-}
-
-TEST_P(TraceTest, EveryOpHasASpanOnEveryRankAndEveryVisitOfEveryMicroBatchComputes) {
-  // Of a unit of 4 blocks: lookup, 4 blocks and head, forward and backward.
-  std::map<std::tuple<int64_t, OpKind, std::string>, int> visits;
-  for (const TraceOp& op : trace().ops) {
-    if (op.stream == StreamId::kCompute) ++visits[{op.micro_batch, op.kind, op.layer}];
-  }
-  for (int64_t i = 0; i < settings_.grad_accum; ++i) {
-    for (const char* layer : {"lookup", "block 0", "block 1", "block 2", "block 3", "head"}) {
-      EXPECT_EQ((visits[{i, OpKind::kForward, layer}]), 1) << layer << i;
-      const bool again = settings_.activation_checkpointing != ActivationCheckpointing::kNone &&
-                         std::string(layer).starts_with("block");
-      EXPECT_EQ((visits[{i, OpKind::kRecompute, layer}]), again ? 1 : 0) << layer << i;
-      EXPECT_EQ((visits[{i, OpKind::kBackward, layer}]), 1) << layer << i;
-    }
-  }
-  for (const StepTrace::Rank& rank : trace().ranks) {
-    std::vector<bool> has_span(trace().ops.size());
-    for (const TraceSpan& span : rank.spans) has_span[span.op] = true;
-    EXPECT_EQ(std::count(has_span.begin(), has_span.end(), false), 0);
-  }
-}
-
-// Where parameters are gathered for a visit, nothing computes with them before the gather has ended
-// or after they are freed; the lookup's backward needs none.
-TEST_P(TraceTest, NothingComputesWithASliceThatItDoesNotHold) {
-  for (const StepTrace::Rank& rank : trace().ranks) {
-    std::vector<TraceRegion> gathered;
-    for (const TraceRegion& region : rank.regions) {
-      if (region.category == Category::kCommunicationBuffers &&
-          region.holds == Category::kParameters) {
-        EXPECT_EQ(region.extent, Extent::kFull);
-        EXPECT_GE(region.unit, 0);
-        gathered.push_back(region);
-      }
-    }
-    const bool sharded = settings_.zero_stage == 3 && settings_.devices > 1;
-    EXPECT_EQ(gathered.empty(), !sharded);
-    if (!sharded) continue;
-    for (const TraceSpan& span : rank.spans) {
-      const TraceOp& op = OpOf(span);
-      const bool visit = op.kind == OpKind::kForward || op.kind == OpKind::kRecompute ||
-                         op.kind == OpKind::kBackward;
-      if (op.stream != StreamId::kCompute || !visit) continue;
-      if (op.kind == OpKind::kBackward && op.layer == "lookup") continue;
-      const auto holds = [&](const TraceRegion& region) {
-        return region.unit == op.unit && region.begin_ns <= span.begin_ns &&
-               span.end_ns <= region.end_ns;
-      };
-      const auto region = std::find_if(gathered.begin(), gathered.end(), holds);
-      ASSERT_NE(region, gathered.end()) << Name(op.kind) << " " << op.layer;
-      for (const TraceSpan& gather : rank.spans) {
-        const TraceOp& other = OpOf(gather);
-        if (other.kind != OpKind::kAllGather || other.unit != op.unit) continue;
-        if (gather.begin_ns < region->begin_ns || gather.begin_ns >= region->end_ns) continue;
-        EXPECT_LE(gather.end_ns, span.begin_ns) << Name(op.kind) << " " << op.layer;
-      }
-    }
-  }
-}
-
-TEST_P(TraceTest, BucketsLiveWhileTheyAreReduced) {
-  if (settings_.zero_stage < 2 || settings_.devices == 1) return;
-  for (const StepTrace::Rank& rank : trace().ranks) {
-    int reductions = 0;
-    for (const TraceSpan& span : rank.spans) {
-      const TraceOp& op = OpOf(span);
-      if (op.kind != OpKind::kReduceScatter) continue;
-      ++reductions;
-      EXPECT_TRUE(std::any_of(rank.regions.begin(), rank.regions.end(),
-                              [&](const auto& region) {
-                                return region.category == Category::kCommunicationBuffers &&
-                                       region.holds == Category::kGradients &&
-                                       region.unit == op.unit && region.begin_ns <= span.begin_ns &&
-                                       span.end_ns <= region.end_ns;
-                              }))
-          << "unit " << op.unit;
-    }
-    EXPECT_GT(reductions, 5);  // several buckets a unit
-  }
-}
-
-TEST_P(TraceTest, TheStatesOfTheModelAreThereAsTheStageSays) {
-  const bool many = settings_.devices > 1;
-  const auto extent = [&](Category holds) {
-    const int from = holds == Category::kParameters ? 3 : holds == Category::kGradients ? 2 : 1;
-    return many && settings_.zero_stage >= from ? Extent::kShard : Extent::kFull;
-  };
-  for (const StepTrace::Rank& rank : trace().ranks) {
-    std::map<Category, int> regions;
-    for (const TraceRegion& region : rank.regions) {
-      if (region.category != region.holds || region.extent == Extent::kNone) continue;
-      EXPECT_EQ(region.extent, extent(region.holds));
-      EXPECT_EQ(region.unit, -1);
-      EXPECT_EQ(region.begin_ns, -1);
-      EXPECT_EQ(region.end_ns, -1);
-      ++regions[region.holds];
-    }
-    EXPECT_EQ(regions[Category::kParameters], 1);
-    // Offloaded, gradients stay on the device only where they are reduced there whole.
-    const bool gradients = !settings_.offload_optimizer || settings_.zero_stage < 2 || !many;
-    EXPECT_EQ(regions[Category::kGradients], gradients ? 1 : 0);
-    const int states = settings_.dtype == DType::kBFloat16 ? 3 : 2;
-    EXPECT_EQ(regions[Category::kOptimizerStates], settings_.offload_optimizer ? 0 : states);
-  }
+TEST_P(TraceTest, AgreesWithWhatWasCountedBesideIt) {
+  const TrainSettings settings = Settings(GetParam());
+  const SmallRun run = RunSmall(settings);
+  ASSERT_TRUE(run.result.status.ok()) << run.result.status;
+  ExpectTraceAgrees(settings, run);
+  EXPECT_EQ(run.result.trace->step, 4);
 }
 
 std::vector<std::string> Names(const StepTrace& trace, StreamId stream) {

@@ -76,6 +76,7 @@ TEST_P(CudaTrain, GivesTheHostsLossesUnderEveryOrderOfItsStreams) {
     ASSERT_EQ(gpu.result.eval_metrics.size(), 2u);
     ExpectSameLosses(gpu, host, kind.dtype);
     ExpectSameTables(gpu, host);
+    ExpectSameTrace(gpu, host, SettingsOf(kind, "cuda"));
     std::map<std::string, int> calls = fake_cuda::Calls();
     EXPECT_GT(calls["cudaLaunchKernelExC"], 500);
     EXPECT_EQ(calls["cudaMalloc"], 1);

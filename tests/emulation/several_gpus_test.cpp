@@ -200,6 +200,7 @@ TEST_P(SeveralGpus, GiveTheLossesMemoryAndTrafficOfHostDevicesUnderEveryOrderOfT
     ASSERT_EQ(gpus.result.eval_metrics.size(), 1u);
     ExpectSameLosses(gpus, host, kind.dtype);
     ExpectSameTables(gpus, host);
+    ExpectSameTrace(gpus, host, SettingsOf(kind, "cuda"));
     for (const StepMetrics& step : gpus.result.step_metrics) {
       EXPECT_TRUE(step.exposed_seconds > 0 || ranks == 1) << step.exposed_seconds;
     }

@@ -10,6 +10,7 @@
 
 #include "tests/cuda_runs.h"
 #include "tests/small_run.h"
+#include "tests/trace_checks.h"
 
 namespace zerobox {
 
@@ -39,6 +40,15 @@ inline void ExpectSameTables(const SmallRun& gpu, const SmallRun& host) {
     EXPECT_EQ(found.step_copies, expected.step_copies);
     EXPECT_EQ(found.step_copies, gpu.plan.ranks[rank].step_copies);
   }
+}
+
+// The recorded step is the host's, at times of its own.
+inline void ExpectSameTrace(const SmallRun& gpu, const SmallRun& host,
+                            const TrainSettings& settings) {
+  ExpectTraceAgrees(settings, gpu);
+  ASSERT_TRUE(gpu.result.trace.has_value() && host.result.trace.has_value());
+  EXPECT_EQ(gpu.result.trace->step, host.result.trace->step);
+  EXPECT_EQ(gpu.result.trace->ops, host.result.trace->ops);
 }
 
 // Two ranks that use everything there is in one step, an evaluation and the reading of the model:
