@@ -163,7 +163,7 @@ void Checker::BucketsLiveWhileTheyAreReduced() const {
                               }))
           << "unit " << op.unit;
     }
-    EXPECT_GT(reductions, settings_.model.n_layer + 1);  // several buckets a unit
+    EXPECT_GE(reductions, settings_.model.n_layer + 1);  // a bucket or more of each unit
   }
 }
 

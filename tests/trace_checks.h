@@ -9,7 +9,7 @@
 namespace zerobox {
 
 // The recorded step agrees with what was counted beside it (the ledger, the traffic, the copies),
-// with its settings, and with the order that the events enforce. Every unit has several buckets.
+// with its settings, and with the order that the events enforce.
 void ExpectTraceAgrees(const TrainSettings& settings, const SmallRun& run);
 
 }  // namespace zerobox

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -85,6 +86,12 @@ TEST_P(TraceTest, AgreesWithWhatWasCountedBesideIt) {
   ASSERT_TRUE(run.result.status.ok()) << run.result.status;
   ExpectTraceAgrees(settings, run);
   EXPECT_EQ(run.result.trace->step, 4);
+  if (settings.devices == 1) return;
+  const std::vector<TraceOp>& ops = run.result.trace->ops;
+  const auto calls = std::count_if(ops.begin(), ops.end(), [](const TraceOp& op) {
+    return op.stream == StreamId::kCommunication && op.purpose == OpPurpose::kGradients;
+  });
+  EXPECT_GT(calls, 5);  // units have several buckets
 }
 
 std::vector<std::string> Names(const StepTrace& trace, StreamId stream) {
