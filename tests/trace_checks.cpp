@@ -104,7 +104,10 @@ void Checker::EveryOpHasASpanAndEveryVisitComputes() const {
   for (const StepTrace::Rank& rank : trace_.ranks) {
     std::vector<bool> has_span(trace_.ops.size());
     for (const TraceSpan& span : rank.spans) has_span[span.op] = true;
-    EXPECT_EQ(std::count(has_span.begin(), has_span.end(), false), 0);
+    for (size_t op = 0; op < has_span.size(); ++op) {
+      // Of a bucket a rank may own nothing but padding.
+      EXPECT_TRUE(has_span[op] || trace_.ops[op].kind == OpKind::kUpdate) << "op " << op;
+    }
   }
 }
 

@@ -161,6 +161,22 @@ TEST(Trace, OfOffloadedCheckpointsSaysWhoseTheyAre) {
                   "copy 1 checkpoint in backward"}));
 }
 
+TEST(Trace, HasTheUpdateOfABucketOfWhichSomeRankOwnsPaddingAlone) {
+  TrainSettings settings = Settings({.stage = 2, .devices = 8});
+  settings.bucket_bytes = 1;  // one parameter each: of 33 biases the last of 8 ranks owns none
+  const SmallRun run = RunSmall(settings);
+  ASSERT_TRUE(run.result.status.ok()) << run.result.status;
+  ExpectTraceAgrees(settings, run);
+  std::array<int, 8> updates{};
+  for (size_t rank = 0; rank < 8; ++rank) {
+    for (const TraceSpan& span : run.result.trace->ranks[rank].spans) {
+      updates[rank] += run.result.trace->ops[span.op].kind == OpKind::kUpdate ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(updates[0], 4 + 4 * 12);
+  EXPECT_LT(updates[7], updates[0]);
+}
+
 TEST(Trace, ChangesNoResult) {
   TrainSettings settings = Settings({.stage = 3, .devices = 4, .micro_batches = 2});
   const SmallRun traced = RunSmall(settings);

@@ -88,7 +88,9 @@ struct TraceRegion {
 struct RankTrace {
   int64_t step = 0;  // its number, from 1
   std::vector<TraceOp> ops;
-  std::vector<TraceSpan> spans;  // several of one op where its stream waited for another meanwhile
+  // Several of one op where its stream waited for another one meanwhile; none of the update of a
+  // bucket of which the rank owns padding alone.
+  std::vector<TraceSpan> spans;
   std::vector<TraceRegion> regions;
   int64_t begin_ns = 0, end_ns = 0;  // of the step, on std::chrono::steady_clock
 };

@@ -102,6 +102,7 @@ Tracer::Tracer(const TrainSettings& settings, Recorder* also)
     : trace_step_(settings.trace_step),
       eval_interval_(settings.eval_interval),
       stage_(settings.devices > 1 ? settings.zero_stage : 0),
+      update_stream_(settings.offload_optimizer ? StreamId::kToHost : StreamId::kCompute),
       program_(TrainingProgram(settings.model.n_layer)),
       also_(also) {}
 
@@ -163,6 +164,10 @@ void Tracer::OnAnnounce(int rank, Activity activity, int unit) {
   Close(StreamId::kCompute);
   // Also behind the last op's waits.
   if (activity == Activity::kNone) (void)Now(StreamId::kCompute);
+  // A rank may own nothing of a bucket but padding; its ops are those of the others all the same.
+  if (activity == Activity::kUpdate) {
+    (void)OpFor(update_stream_, OpKind::kUpdate, OpPurpose::kNone, unit);
+  }
 }
 
 // ---- marks and pieces ----

@@ -134,6 +134,7 @@ class Tracer final : public Recorder {
   const int64_t trace_step_;
   const int64_t eval_interval_;
   const int stage_;
+  const StreamId update_stream_;
   const StepProgram program_;
   Recorder* const also_;
   std::map<const std::byte*, Live> live_;        // by address
