@@ -119,6 +119,17 @@ TEST_F(CommandTrainTest, WritesEveryFileAndShowsWhatIsInThem) {
     EXPECT_EQ(rank["collectives"]["all_gather"]["bytes_sent"],
               rank["collectives"]["all_gather"]["predicted_bytes"]);
   }
+  // The report is of this run, and its step is the last.
+  const Json report = Parsed("report.json");
+  const Json& run = report["runs"][0];
+  EXPECT_EQ(report["command"].get<std::string>().rfind("zerobox train --data=", 0), 0u);
+  EXPECT_EQ(run["step"]["index"], 4);
+  EXPECT_EQ(run["metrics"]["step"], Json::parse("[1,2,3,4]"));
+  EXPECT_EQ(run["metrics"]["validation"]["step"], Json::parse("[2,4]"));
+  EXPECT_EQ(run["metrics"]["references"].size(), 3u);
+  EXPECT_EQ(run["metrics"]["references"][2]["name"], "counting, 2 tokens of context");
+  EXPECT_THAT(Contents("report.html"), HasSubstr("\"index\":4"));
+  EXPECT_GT(Parsed("trace.json")["traceEvents"].size(), 20u);
   // Four steps and two evaluations, in order.
   std::istringstream lines(Contents("metrics.jsonl"));
   std::string line, order;
@@ -182,6 +193,26 @@ TEST_F(CommandTrainTest, ShowsMixedPrecisionCheckpointsAndOffloadAsPlanned) {
       EXPECT_EQ(rank["copies"][way]["bytes"], rank["copies"][way]["predicted_bytes"]);
     }
   }
+}
+
+TEST_F(CommandTrainTest, TracesNoStepWhereThatIsAskedFor) {
+  ASSERT_EQ(Train({"--zero_stage=1", "--devices=2", "--trace=off"}, {}), 0) << err_;
+  EXPECT_TRUE(Parsed("report.json")["runs"][0]["step"].is_null());
+  EXPECT_TRUE(fs::exists(folder_ / "out" / "report.html"));
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "trace.json"));
+  EXPECT_THAT(out_, AllOf(HasSubstr("report.html"), Not(HasSubstr("trace.json"))));
+}
+
+TEST_F(CommandTrainTest, TracesTheStepThatIsAskedFor) {
+  ASSERT_EQ(Train({"--zero_stage=1", "--devices=2", "--trace=2"}, {}), 0) << err_;
+  EXPECT_EQ(Parsed("report.json")["runs"][0]["step"]["index"], 2);
+  EXPECT_EQ(Parsed("trace.json")["otherData"]["step"], 2);
+}
+
+TEST_F(CommandTrainTest, WritesNothingForARunThatDoesNotFit) {
+  EXPECT_EQ(Train({"--zero_stage=1", "--devices=2", "--device_memory=64KiB"}, {}), 1);
+  EXPECT_THAT(err_, HasSubstr("the run does not fit"));
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
 TEST_F(CommandTrainTest, EndsWith3AndSaysWhereEveryDeviceWasWhenAWorkerFails) {

@@ -117,7 +117,9 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
   EXPECT_EQ(absl::GetFlag(FLAGS_eval_batches), 20);
   EXPECT_EQ(absl::GetFlag(FLAGS_sample_bytes), 300);
   EXPECT_FALSE(absl::GetFlag(FLAGS_dry_run));
+  EXPECT_EQ(absl::GetFlag(FLAGS_trace), "auto");
   EXPECT_EQ(absl::GetFlag(FLAGS_run), "runs/latest");
+  EXPECT_EQ(absl::GetFlag(FLAGS_runs), "runs/latest");
   EXPECT_EQ(absl::GetFlag(FLAGS_bytes), 300);
   EXPECT_EQ(absl::GetFlag(FLAGS_temperature), 0.8);
   EXPECT_EQ(absl::GetFlag(FLAGS_top_k), 0);
@@ -125,13 +127,14 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
   for (const FlagInfo& flag : AllFlags()) names.emplace_back(flag.name);
   EXPECT_THAT(names,
               testing::UnorderedElementsAre(
-                  "data", "val_data", "out", "device", "devices", "threads", "device_memory",
-                  "zero_stage", "dtype", "tf32", "grad_accum_dtype", "activation_checkpointing",
-                  "offload", "logits_bytes", "bucket_bytes", "model", "n_layer", "n_head", "n_embd",
-                  "seq_len", "vocab_size", "dropout", "micro_batch", "grad_accum", "steps", "lr",
-                  "min_lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "grad_clip", "seed",
-                  "eval_interval", "eval_batches", "sample_bytes", "dry_run", "run", "prompt",
-                  "bytes", "temperature", "top_k", "virtual", "collective_timeout"));
+                  "data", "val_data", "out", "trace", "runs", "device", "devices", "threads",
+                  "device_memory", "zero_stage", "dtype", "tf32", "grad_accum_dtype",
+                  "activation_checkpointing", "offload", "logits_bytes", "bucket_bytes", "model",
+                  "n_layer", "n_head", "n_embd", "seq_len", "vocab_size", "dropout", "micro_batch",
+                  "grad_accum", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2",
+                  "eps", "grad_clip", "seed", "eval_interval", "eval_batches", "sample_bytes",
+                  "dry_run", "run", "prompt", "bytes", "temperature", "top_k", "virtual",
+                  "collective_timeout", "zero_stages", "offloads", "activation_checkpointings"));
 }
 
 TEST(Flags, RefuseAbsurdNumbersEverywhere) {
@@ -243,11 +246,14 @@ TEST(FlagFile, IsRefusedWithItsLine) {
 
 TEST(Help, ShowsEveryFlagOfItsCommandAndNoOther) {
   const std::string train = FlagsHelp(kTrainCommand), sample = FlagsHelp(kSampleCommand);
+  const std::string report = FlagsHelp(kReportCommand);
   for (const FlagInfo& flag : AllFlags()) {
     const std::string name =
         "  --" + std::string(flag.name) + (flag.placeholder.empty() ? " " : "=");
     EXPECT_EQ(train.find(name) != std::string::npos, (flag.commands & kTrainCommand) != 0) << name;
     EXPECT_EQ(sample.find(name) != std::string::npos, (flag.commands & kSampleCommand) != 0)
+        << name;
+    EXPECT_EQ(report.find(name) != std::string::npos, (flag.commands & kReportCommand) != 0)
         << name;
   }
   for (const char* topic :
@@ -255,6 +261,13 @@ TEST(Help, ShowsEveryFlagOfItsCommandAndNoOther) {
         "\nModel\n", "\nBatch and schedule\n", "\nOptimizer\n", "\nEvaluation and sampling\n"}) {
     EXPECT_THAT(train, HasSubstr(topic));
   }
+}
+
+TEST(Help, SaysOfEachCommandWhatItsOutIs) {
+  EXPECT_THAT(FlagsHelp(kTrainCommand), HasSubstr("  --out=FOLDER "));
+  EXPECT_THAT(FlagsHelp(kReportCommand), HasSubstr("  --out=FILE "));
+  EXPECT_THAT(ErrorOf({"--out"}), HasSubstr("wanted --out=FOLDER"));
+  EXPECT_THAT(ErrorOf({"--out"}, kReportCommand), HasSubstr("wanted --out=FILE"));
 }
 
 TEST(Help, SaysWhoDecidesWhichGpusThereAre) {
@@ -268,8 +281,8 @@ TEST(Help, SaysWhoDecidesWhichGpusThereAre) {
 }
 
 TEST(Help, FitsAScreen) {
-  for (const std::string& text :
-       {CommandsHelp(), FlagsHelp(kTrainCommand), FlagsHelp(kSampleCommand)}) {
+  for (const std::string& text : {CommandsHelp(), FlagsHelp(kTrainCommand),
+                                  FlagsHelp(kSampleCommand), FlagsHelp(kReportCommand)}) {
     for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos;
          begin = end + 1) {
       EXPECT_LE(Columns(text.substr(begin, end - begin)), 80) << text.substr(begin, end - begin);

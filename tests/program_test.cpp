@@ -324,8 +324,9 @@ TEST_F(ProgramTest, FinishesItsStepAndWritesEverythingWhenItIsStopped) {
     const pid_t child = StartLongRun(kLongRun);
     kill(child, signal);
     EXPECT_EQ(WaitFor(child), 128 + signal);
-    for (const char* name : {"model.safetensors", "memory.json", "communication.json",
-                             "config.json", "metrics.jsonl", "log.txt"}) {
+    for (const char* name :
+         {"model.safetensors", "memory.json", "communication.json", "config.json", "metrics.jsonl",
+          "log.txt", "report.json", "report.html", "trace.json"}) {
       EXPECT_TRUE(fs::exists(folder_ / "out" / name)) << name;
     }
     EXPECT_THAT(Contents(folder_ / "out" / "log.txt"), HasSubstr("everything up to it is written"));
@@ -348,14 +349,20 @@ TEST_F(ProgramTest, EndsAtOnceWhenItIsStoppedTwice) {
 }
 
 TEST_F(ProgramTest, HelpsAndSaysItsVersion) {
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"help"}, {"--help"}, {"help", "train"}, {"train", "--help"}, {"help", "sample"}}) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"help"},
+                                             {"--help"},
+                                             {"help", "train"},
+                                             {"train", "--help"},
+                                             {"help", "sample"},
+                                             {"help", "compare"}}) {
     const Outcome outcome = Run(arguments);
     EXPECT_EQ(outcome.code, 0);
     EXPECT_THAT(outcome.out, HasSubstr("zerobox"));
     EXPECT_THAT(outcome.err, IsEmpty());
   }
   EXPECT_EQ(Run({"train", "--help"}).out, Run({"help", "train"}).out);
+  EXPECT_EQ(Run({"compare", "--help"}).out, Run({"help", "compare"}).out);
   for (const char* part : {"zerobox 0.", "commit ", "compiler ", "SIMD ", "CUDA "}) {
     EXPECT_THAT(Run({"--version"}).out, HasSubstr(part));
   }

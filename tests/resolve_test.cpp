@@ -248,6 +248,28 @@ TEST(Resolve, RefusesABudgetBelowOneRowOfLogits) {
               HasSubstr("--logits_bytes=100514 would do"));
 }
 
+TEST(Resolve, ReadsWhichStepIsTraced) {
+  const auto traced = [](const std::string& flag) {
+    return Resolve({"--steps=20", flag}).value().settings.trace_step;
+  };
+  EXPECT_EQ(Resolve({}).value().settings.trace_step, kTraceLast);
+  EXPECT_EQ(traced("--trace=auto"), kTraceLast);
+  EXPECT_EQ(traced("--trace=off"), kTraceOff);
+  EXPECT_EQ(traced("--trace=1"), 1);
+  EXPECT_EQ(traced("--trace=20"), 20);
+}
+
+TEST(Resolve, RefusesToTraceAStepThatIsNone) {
+  for (const std::string step : {"0", "21", "-1", "last", "1.5", "", "99999999999999999999"}) {
+    EXPECT_THAT(ErrorOf({"--steps=20", "--trace=" + step}),
+                testing::AllOf(HasSubstr("--trace=" + step +
+                                         ": wanted auto, off or the number of "
+                                         "a step from 1 to 20, the last of --steps, found '" +
+                                         step + "'"),
+                               HasSubstr("leave the flag out")));
+  }
+}
+
 TEST(Resolve, RefusesMoreRowsThanKernelsNumber) {
   const std::vector<std::string> small = {"--n_layer=1",      "--n_head=1",      "--n_embd=1",
                                           "--vocab_size=256", "--seq_len=65536", "--devices=1"};

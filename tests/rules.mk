@@ -8,7 +8,10 @@ tests_sources := \
   tests/bytes_test.cpp \
   tests/checkpointing_test.cpp \
   tests/collectives_test.cpp \
+  tests/command_compare_test.cpp \
+  tests/command_report_test.cpp \
   tests/command_train_test.cpp \
+  tests/compare_test.cpp \
   tests/count_model_test.cpp \
   tests/dataset_test.cpp \
   tests/device_test.cpp \
@@ -33,10 +36,14 @@ tests_sources := \
   tests/ops_philox_test.cpp \
   tests/ops_test.cpp \
   tests/overlap_test.cpp \
+  tests/picture_test.cpp \
   tests/plan_test.cpp \
   tests/program_test.cpp \
   tests/pytorch_test.cpp \
   tests/reference_ops_test.cpp \
+  tests/report_identities_test.cpp \
+  tests/report_merge_test.cpp \
+  tests/report_test.cpp \
   tests/resolve_devices_test.cpp \
   tests/resolve_test.cpp \
   tests/run_folder_test.cpp \
@@ -46,6 +53,7 @@ tests_sources := \
   tests/signals_test.cpp \
   tests/skip_test.cpp \
   tests/tracer_test.cpp \
+  tests/trace_events_test.cpp \
   tests/watch_test.cpp \
 
 # Linked into every test program.
@@ -56,6 +64,7 @@ tests_support_sources := \
   tests/ops_network.cpp \
   tests/process.cpp \
   tests/reference.cpp \
+  tests/small_report.cpp \
   tests/small_run.cpp \
   tests/trace_checks.cpp \
 

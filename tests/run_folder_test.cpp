@@ -266,9 +266,9 @@ TEST(CommunicationText, HasTheFixedShape) {
 
 TEST(RunFolder, NeedsRoomForTheModelInItsType) {
   RunPlan plan{.parameters = 1000};
-  EXPECT_EQ(RunFolder::RoomFor(plan), 4 * 1000 + (1 << 20));
+  EXPECT_EQ(RunFolder::RoomFor(plan), 4 * 1000 + (32 << 20));
   plan.types = {DType::kBFloat16, DType::kFloat32};
-  EXPECT_EQ(RunFolder::RoomFor(plan), 2 * 1000 + (1 << 20));
+  EXPECT_EQ(RunFolder::RoomFor(plan), 2 * 1000 + (32 << 20));
 }
 
 TEST(RunFolder, RefusesAPlaceWithoutRoomForTheModel) {

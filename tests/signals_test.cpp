@@ -145,10 +145,11 @@ TEST_F(SignalledProgram, FinishesItsStepWritesEverythingAndExitsWith128PlusTheSi
                              "; everything up to it is written";
     EXPECT_NE(process.output().find(said), std::string::npos) << said << "\n" << process.output();
     for (const char* file :
-         {"model.safetensors", "memory.json", "communication.json", "config.json", "log.txt"}) {
+         {"model.safetensors", "memory.json", "communication.json", "config.json", "log.txt",
+          "report.json", "report.html", "trace.json"}) {
       EXPECT_TRUE(std::filesystem::exists(Out(file))) << file;
     }
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(Out("")), {}), 6);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(Out("")), {}), 9);
   }
 }
 

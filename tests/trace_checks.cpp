@@ -139,12 +139,15 @@ void Checker::NothingComputesWithASliceThatItDoesNotHold() const {
       };
       const auto region = std::find_if(gathered.begin(), gathered.end(), holds);
       ASSERT_NE(region, gathered.end()) << Name(op.kind) << " " << op.layer;
+      int gathers = 0;
       for (const TraceSpan& gather : rank.spans) {
         const TraceOp& other = OpOf(gather);
         if (other.kind != OpKind::kAllGather || other.unit != op.unit) continue;
         if (gather.begin_ns < region->begin_ns || gather.begin_ns >= region->end_ns) continue;
+        ++gathers;
         EXPECT_LE(gather.end_ns, span.begin_ns) << Name(op.kind) << " " << op.layer;
       }
+      EXPECT_GT(gathers, 0) << Name(op.kind) << " " << op.layer;
     }
   }
 }
@@ -197,7 +200,7 @@ void Checker::TheStatesOfTheModelAreThereAsTheStageSays() const {
 }  // namespace
 
 void ExpectTraceAgrees(const TrainSettings& settings, const SmallRun& run) {
-  ASSERT_TRUE(run.result.trace.has_value());
+  ASSERT_TRUE(run.result.trace.has_value()) << run.result.trace_error;
   ASSERT_EQ(run.result.trace->ranks.size(), static_cast<size_t>(settings.devices));
   const Checker checker(settings, run);
   checker.RegionsSumToTheLedgersPeak();

@@ -209,6 +209,43 @@ TEST(Trace, IsOfTheStepThatIsAskedForOrTheLastSteadyOne) {
   }
 }
 
+TEST(Trace, OfAStepThatIsTooLongIsMissingAndTheRunIsNot) {
+  // With a bucket for each parameter, more than 60,000 ops on the two ranks of a step.
+  TrainSettings settings = Settings({.stage = 2, .devices = 2, .micro_batches = 600});
+  settings.model = {.n_layer = 4, .n_head = 1, .n_embd = 2, .seq_len = 2, .vocab_size = 3};
+  settings.micro_batch = 1;
+  settings.bucket_bytes = 1;
+  settings.steps = 2;
+  SmallRun run = RunSmall(settings);
+  ASSERT_TRUE(run.result.status.ok()) << run.result.status;
+  EXPECT_FALSE(run.result.trace.has_value());
+  EXPECT_EQ(run.result.trace_error,
+            "wanted at most 30000 ops on each device, found more in a step: fewer micro-batches "
+            "(--grad_accum) or larger buckets make fewer");
+  settings.grad_accum = 60;
+  run = RunSmall(settings);
+  ASSERT_TRUE(run.result.trace.has_value()) << run.result.trace_error;
+  EXPECT_GT(run.result.trace->ops.size(), 3000u);
+}
+
+TEST(Trace, OfARunThatFailsBehindItsLastStepIsMissing) {
+  const TrainSettings settings = Settings({.stage = 1, .devices = 2});
+  // The model is read by gathers of its five units, behind the last step.
+  int64_t calls = 0;
+  (void)RunSmall(settings, {.call = [&](const CallInfo& call) {
+                   if (call.rank == 1) calls = call.number + 1;
+                   return absl::OkStatus();
+                 }});
+  const SmallRun run = RunSmall(settings, {.call = [&](const CallInfo& call) {
+                                  return call.rank == 1 && call.number == calls - 1
+                                             ? absl::InternalError("lost")
+                                             : absl::OkStatus();
+                                }});
+  EXPECT_FALSE(run.result.status.ok());
+  EXPECT_EQ(run.result.steps, 4);
+  EXPECT_FALSE(run.result.trace.has_value());
+}
+
 TEST(Trace, IsMissingWhereTheRunEndsBefore) {
   TrainSettings settings = Settings({.stage = 1, .devices = 2});
   settings.trace_step = 9;  // of 4
@@ -236,7 +273,7 @@ TEST(Trace, OfRanksThatDidDifferentThingsIsRefused) {
   rank.step = 3;
   rank.ops.resize(2);
   rank.ops[1].kind = OpKind::kAllGather;
-  std::array<RankTrace, 2> ranks = {rank, rank};
+  std::vector<RankTrace> ranks = {rank, rank};
   EXPECT_TRUE(MergeTraces(ranks).ok());
   ranks[1].ops[1].unit = 5;
   EXPECT_EQ(MergeTraces(ranks).status().message(),

@@ -22,7 +22,7 @@ int Show(const std::string& text) {
 int RefuseCommand(const std::string& found, const std::string& wanted) {
   Screen screen(OptionsOfThisProcess());
   std::string hint;
-  for (const std::string_view command : {"train", "sample", "help"}) {
+  for (const std::string_view command : {"train", "compare", "sample", "report", "help"}) {
     if (EditDistance(found, command) <= 2)
       hint = absl::StrCat("did you mean ", std::string(command), "? ");
   }
@@ -40,7 +40,7 @@ int HelpProgram(std::span<const std::string> arguments) {
   const CommandMask command = CommandByName(arguments[0]);
   if (arguments.size() > 1 || command == kNoCommand) {
     return RefuseCommand(arguments.size() > 1 ? arguments[1] : arguments[0],
-                         "one command: train or sample");
+                         "one command: train, compare, sample or report");
   }
   return Show(FlagsHelp(command));
 }
@@ -48,18 +48,20 @@ int HelpProgram(std::span<const std::string> arguments) {
 int RunProgram(std::span<const std::string> arguments) {
   if (arguments.empty()) {
     Screen screen(OptionsOfThisProcess());
-    screen.Say("wanted a command, train, sample or help; see zerobox help");
+    screen.Say("wanted a command, train, compare, sample, report or help; see zerobox help");
     return kRefused;
   }
   const std::string& command = arguments[0];
   const std::span<const std::string> rest = arguments.subspan(1);
   if (command == "train") return TrainProgram(rest);
+  if (command == "compare") return CompareProgram(rest);
   if (command == "sample") return SampleProgram(rest);
+  if (command == "report") return ReportProgram(rest);
   if (command == "help" || command == "--help" || command == "-h" || command == "-help") {
     return HelpProgram(rest);
   }
   if (command == "--version" || command == "-version") return Show(VersionText());
-  return RefuseCommand(command, "a command first: train, sample or help");
+  return RefuseCommand(command, "a command first: train, compare, sample, report or help");
 }
 
 }  // namespace zerobox

@@ -19,7 +19,10 @@ namespace {
 constexpr int kDeepestFlagFile = 8;
 
 std::string_view CommandName(unsigned commands) {
-  return (commands & kTrainCommand) != 0 ? "train" : "sample";
+  return (commands & kTrainCommand) != 0    ? "train"
+         : (commands & kSampleCommand) != 0 ? "sample"
+         : (commands & kReportCommand) != 0 ? "report"
+                                            : "compare";
 }
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
@@ -92,9 +95,9 @@ class Parser {
       took_next = true;
     }
     if (!value) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, " has no value: wanted --", name, "=",
-                       is_flag_file ? absl::string_view("FILE") : View(info->placeholder)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--", name, " has no value: wanted --", name, "=",
+          is_flag_file ? absl::string_view("FILE") : View(info->MeaningIn(command_).placeholder)));
     }
     if (is_flag_file) return ReadFlagFile(*value, place);
     return SetFlag(*info, *value, place);
@@ -102,11 +105,12 @@ class Parser {
 
   absl::Status SetFlag(const FlagInfo& info, const std::string& value, const Place& place) {
     absl::CommandLineFlag* const flag = Registered(info);
+    const std::string_view default_text = info.MeaningIn(command_).default_text;
     const auto refuse = [&] {
       return absl::InvalidArgumentError(absl::StrCat(
           "--", View(info.name), "=", value, ": wanted ", Wanted(info), ", found '", value,
           "'; leave the flag out for its default (",
-          info.default_text.empty() ? flag->DefaultValue() : std::string(info.default_text), ")"));
+          default_text.empty() ? flag->DefaultValue() : std::string(default_text), ")"));
     };
     if (flag->IsOfType<std::string>() && value.starts_with("--")) {
       return absl::InvalidArgumentError(

@@ -2,106 +2,61 @@
 //
 // zerobox train: flags -> settings -> data -> plan -> run folder -> run -> tables and files. All
 // that can be refused is refused before the run folder is made.
-#include <unistd.h>
-
-#include <csignal>
 #include <ctime>
-#include <functional>
-#include <memory>
-#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "data/count_model.h"
-#include "data/dataset.h"
 #include "trainer/command_line.h"
 #include "trainer/commands.h"
 #include "trainer/fit.h"
 #include "trainer/help.h"
+#include "trainer/report.h"
 #include "trainer/resolve.h"
 #include "trainer/run_folder.h"
 #include "trainer/screen.h"
 #include "trainer/signals.h"
 #include "trainer/tables.h"
 #include "trainer/train.h"
+#include "trainer/training_run.h"
 
 namespace zerobox {
 namespace {
 
-// Shows and writes what a run reports while it goes on.
-class Reporter final : public RunObserver {
- public:
-  Reporter(Screen& screen, RunFolder& folder, int64_t steps,
-           std::function<void(const RunResult&)> on_failure)
-      : screen_(screen),
-        folder_(folder),
-        progress_(screen, steps),
-        on_failure_(std::move(on_failure)) {}
-  void OnStep(const StepMetrics& metrics) override {
-    folder_.Append(metrics);
-    progress_.OnStep(metrics);
-  }
-  void OnEval(const EvalMetrics& metrics) override {
-    folder_.Append(metrics);
-    screen_.Print(EvalText(metrics, screen_.style()));
-  }
-  // Threads that hang cannot be joined, and what they use cannot be destroyed.
-  [[noreturn]] void OnGivenUp(const RunResult& result) override {
-    on_failure_(result);
-    _exit(kWorkerFailed);
-  }
-
- private:
-  Screen& screen_;
-  RunFolder& folder_;
-  Progress progress_;
-  const std::function<void(const RunResult&)> on_failure_;
-};
-
-absl::Status CheckBatch(const TrainSettings& settings, const Dataset& dataset) {
-  if (settings.global_batch() <= dataset.train_sequences()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--data=", settings.data, ": wanted at least one global batch of ", settings.micro_batch,
-      " micro_batch x ", settings.grad_accum, " grad_accum x ", settings.devices,
-      " devices = ", settings.global_batch(), " sequences, found ", dataset.train_sequences(),
-      " of ", settings.model.seq_len,
-      " tokens to train on; give more data, or lower --micro_batch, --grad_accum, --devices or "
-      "--seq_len"));
-}
-
-std::string_view SignalName(int signal) {
-  return signal == SIGINT ? "Ctrl-C" : signal == SIGTERM ? "SIGTERM" : "SIGHUP";
-}
+constexpr const char* kTraceLine =
+    "  trace.json           the timeline of a step, for ui.perfetto.dev\n";
 
 class TrainCommand {
  public:
-  TrainCommand(Screen& screen, const TrainHooks& hooks) : screen_(screen), hooks_(hooks) {}
+  TrainCommand(Screen& screen, const TrainHooks& hooks) : screen_(screen), run_(screen, hooks) {}
 
-  int Run(const CommandLine& line) {
+  // `command` is the command line that `line` was read from.
+  int Run(const CommandLine& line, std::string command) {
+    command_ = std::move(command);
     absl::StatusOr<ResolvedTrain> resolved = ResolveTrain(line, machine_);
     if (!resolved.ok()) return Refuse(resolved.status());
-    resolved_ = *std::move(resolved);
-    if (!settings().out.empty()) {
-      if (absl::Status status = RunFolder::Check(settings().out); !status.ok())
+    if (!resolved->settings.out.empty()) {
+      if (absl::Status status = RunFolder::Check(resolved->settings.out); !status.ok())
         return Refuse(status);
     }
-    if (!settings().data.empty()) {
-      if (absl::Status status = OpenData(); !status.ok()) return Refuse(status);
+    if (!resolved->settings.data.empty()) {
+      absl::StatusOr<RunData> data = OpenData(resolved->settings);
+      if (!data.ok()) return Refuse(data.status());
+      data_ = *std::move(data);
     }
-    absl::StatusOr<RunPlan> plan = PlanRun(settings());
-    if (!plan.ok()) return Refuse(plan.status());
-    plan_ = *std::move(plan);
+    if (absl::Status status = run_.Plan(*std::move(resolved)); !status.ok()) return Refuse(status);
     if (settings().dry_run) return DryRun();
-    if (absl::Status status = CheckFit(settings(), plan_, machine_); !status.ok()) {
+    if (absl::Status status = CheckFit(settings(), plan(), machine_); !status.ok()) {
       return RefuseToFit(status);
     }
     return Train();
   }
 
  private:
-  TrainSettings& settings() { return resolved_.settings; }
+  const TrainSettings& settings() const { return run_.settings(); }
+  const RunPlan& plan() const { return run_.plan(); }
 
   int Refuse(const absl::Status& status) {
     screen_.Say(std::string(status.message()));
@@ -109,99 +64,47 @@ class TrainCommand {
   }
 
   int RefuseToFit(const absl::Status& status) {
-    screen_.Print(MemoryTable(settings(), plan_, {}, screen_.style()));
+    screen_.Print(MemoryTable(settings(), plan(), {}, screen_.style()));
     screen_.Say(
-        absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(resolved_, machine_)));
+        absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(run_.resolved(), machine_)));
     return kRefused;
-  }
-
-  absl::Status OpenData() {
-    absl::StatusOr<std::unique_ptr<Dataset>> dataset =
-        Dataset::Open({.train = settings().data,
-                       .validation = settings().val_data,
-                       .sequence_length = settings().model.seq_len,
-                       .vocabulary = settings().model.vocab_size,
-                       .seed = settings().seed});
-    if (!dataset.ok()) return dataset.status();
-    dataset_ = *std::move(dataset);
-    facts_ = {.train_tokens = dataset_->train_tokens(),
-              .train_sequences = dataset_->train_sequences(),
-              .validation_sequences = dataset_->validation_sequences()};
-    return CheckBatch(settings(), *dataset_);
-  }
-
-  std::string HeaderText() {
-    return Header(settings(), resolved_.model, plan_, dataset_ ? &facts_ : nullptr,
-                  resolved_.about_devices, screen_.style());
   }
 
   int DryRun() {
     const Style style = screen_.style();
-    screen_.Print(HeaderText());
-    screen_.Print(FlagsTable(resolved_.flags, style));
-    screen_.Print(ProgramTable(settings(), plan_, style));
-    screen_.Print(MemoryTable(settings(), plan_, {}, style));
-    screen_.Print(TrafficTable(plan_, {}, style));
-    if (absl::Status status = CheckFit(settings(), plan_, machine_); !status.ok()) {
-      screen_.Say(
-          absl::StrCat(std::string(status.message()), "\n", WhatWouldFit(resolved_, machine_)));
+    screen_.Print(run_.HeaderText(data_));
+    screen_.Print(FlagsTable(run_.resolved().flags, style));
+    screen_.Print(ProgramTable(settings(), plan(), style));
+    screen_.Print(MemoryTable(settings(), plan(), {}, style));
+    screen_.Print(TrafficTable(plan(), {}, style));
+    if (absl::Status status = CheckFit(settings(), plan(), machine_); !status.ok()) {
+      screen_.Say(absl::StrCat(std::string(status.message()), "\n",
+                               WhatWouldFit(run_.resolved(), machine_)));
       return kRefused;
     }
     screen_.Print("\nA dry run: nothing was trained, nothing was written.\n");
     return screen_.out_ok() ? kDone : kRefused;
   }
 
-  DerivedNumbers Derived() {
-    const int64_t tokens = settings().global_batch() * settings().model.seq_len;
-    return {{"parameters", plan_.parameters},
-            {"padding", plan_.padding},
-            {"global_batch", settings().global_batch()},
-            {"tokens_per_step", tokens},
-            {"train_tokens", facts_.train_tokens},
-            {"train_sequences", facts_.train_sequences},
-            {"validation_sequences", facts_.validation_sequences},
-            {"threads_per_device", settings().threads_per_device()},
-            {"reserved_bytes", LargestReservation(plan_)}};
-  }
-
-  absl::Status MakeFolder() {
-    absl::StatusOr<std::unique_ptr<RunFolder>> folder =
-        RunFolder::Create(settings().out, ShortName(settings()), std::time(nullptr));
-    if (!folder.ok()) return folder.status();
-    folder_ = *std::move(folder);
-    settings().out = folder_->path();
-    for (ResolvedFlag& flag : resolved_.flags) {
-      if (flag.name == "out") flag.value = settings().out;
-    }
-    folder_->WriteConfig(resolved_.flags, Derived());
-    screen_.LogTo([this](std::string_view text) { folder_->Log(text); });
-    return folder_->status();
-  }
-
   int Train() {
     // Where there is no room for the model now, there will be none when it is trained.
-    absl::Status status = RunFolder::CheckRoom(settings().out, RunFolder::RoomFor(plan_));
-    if (status.ok()) status = MakeFolder();
+    absl::Status status = RunFolder::CheckRoom(settings().out, RunFolder::RoomFor(plan()));
+    if (status.ok()) status = run_.MakeFolder(data_, settings().out);
     if (!status.ok()) {
-      screen_.LogTo([](std::string_view) {});
-      if (folder_ != nullptr) folder_->Remove();
+      if (run_.folder() != nullptr) run_.folder()->Remove();
       return Refuse(status);
     }
-    screen_.Print(HeaderText());
+    screen_.LogTo([this](std::string_view text) { run_.folder()->Log(text); });
+    screen_.Print(run_.HeaderText(data_));
     screen_.Print(
         absl::StrCat("  ", screen_.style().Dim(Left("files", 10)), settings().out, "/\n\n"));
     // Until here a signal ends the program as usual; from here on it ends the run in order.
     CatchStopSignals();
-    Reporter reporter(screen_, *folder_, settings().steps,
-                      [this](const RunResult& result) { ReportFailure(result); });
     const RunResult result =
-        zerobox::Train(settings(), plan_, *dataset_, &reporter, StopSignal, hooks_);
-    if (result.status.ok() || result.steps > 0) {
-      folder_->WriteMemory(plan_, result.ranks);
-      folder_->WriteCommunication(plan_, result.ranks);
-    }
+        run_.Train(data_, [this](const RunResult& failed) { ReportFailure(failed); });
     int code = kDone;
     if (!result.status.ok()) {
+      if (result.steps > 0) WriteReport(result);
       code = ReportFailure(result);
     } else {
       if (result.steps > 0) ShowResult(result);
@@ -215,8 +118,8 @@ class TrainCommand {
         code = kStoppedBySignal + StopSignal();
       }
     }
-    if (!folder_->status().ok()) {
-      screen_.Say(std::string(folder_->status().message()));
+    if (!run_.folder()->status().ok()) {
+      screen_.Say(std::string(run_.folder()->status().message()));
       if (code == kDone) code = kWorkerFailed;
     }
     screen_.LogTo([](std::string_view) {});
@@ -224,21 +127,17 @@ class TrainCommand {
   }
 
   int ReportFailure(const RunResult& result) {
-    std::string message =
-        absl::StrCat("a worker failed after step ", result.steps, ": ", result.status.message());
-    for (size_t rank = 0; rank < result.where.size(); ++rank) {
-      absl::StrAppend(&message, "\n  device ", rank, ": ", result.where[rank]);
-    }
-    screen_.Say(message);
+    screen_.Say(FailureText(result));
     return kWorkerFailed;
   }
 
   void ShowResult(const RunResult& result) {
     const Style style = screen_.style();
     if (result.stopped_by_signal == 0 && settings().sample_bytes > 0) ShowSample();
-    screen_.Print(MemoryTable(settings(), plan_, result.ranks, style));
-    screen_.Print(TrafficTable(plan_, result.ranks, style) + ExposedCommunication(result, style));
+    screen_.Print(MemoryTable(settings(), plan(), result.ranks, style));
+    screen_.Print(TrafficTable(plan(), result.ranks, style) + ExposedCommunication(result, style));
     if (result.stopped_by_signal == 0) ShowYardsticks(result);
+    WriteReport(result);
     if (result.skipped > 0) {
       screen_.Print(
           absl::StrCat("\nSkipped ", result.skipped, " of ", result.steps,
@@ -251,6 +150,9 @@ class TrainCommand {
                                    : absl::StrCat("zerobox sample --run=", settings().out);
     screen_.Print(absl::StrCat("\n", style.Bold("Files in " + settings().out), "\n",
                                "  model.safetensors    the trained model (", sample, ")\n",
+                               "  report.html          the run as a page, for a browser\n",
+                               "  report.json          what the page shows (zerobox report)\n",
+                               result.trace ? kTraceLine : "",
                                "  metrics.jsonl        every step and evaluation\n",
                                "  memory.json          the memory table, for every device\n",
                                "  communication.json   the traffic table, for every device\n",
@@ -278,29 +180,32 @@ class TrainCommand {
 
   void ShowYardsticks(const RunResult& result) {
     if (result.eval_metrics.empty()) return;
-    const std::vector<int64_t> sequences = EvaluationSequences(settings(), *dataset_);
+    references_ = CountModelLosses(settings(), *data_.dataset);
     std::vector<Yardstick> yardsticks;
-    for (int context = 0; context <= 2; ++context) {
-      const absl::StatusOr<double> loss = CountModelLoss(
-          *dataset_, settings().model.seq_len, settings().model.vocab_size, context, sequences);
-      if (!loss.ok()) continue;  // a vocabulary too large to count pairs in
-      yardsticks.push_back(
-          {absl::StrCat("counting, ", context, context == 1 ? " token" : " tokens", " of context"),
-           *loss});
+    for (const ReferenceLoss& reference : references_) {
+      yardsticks.push_back({reference.name, reference.loss});
     }
     yardsticks.push_back({absl::StrFormat("this model after %d steps", result.steps),
                           result.eval_metrics.back().val_loss, /*ours=*/true});
     screen_.Print(YardstickTable(yardsticks, screen_.style()));
   }
 
+  void WriteReport(const RunResult& result) {
+    run_.folder()->WriteReport({.command = command_,
+                                .created = std::time(nullptr),
+                                .resolved = &run_.resolved(),
+                                .plan = &plan(),
+                                .result = &result,
+                                .failure = std::string(result.status.message()),
+                                .references = references_});
+  }
+
   Screen& screen_;
-  const TrainHooks& hooks_;
+  std::string command_;
+  TrainingRun run_;
   const Machine machine_ = ThisMachine();
-  ResolvedTrain resolved_;
-  RunPlan plan_;
-  std::unique_ptr<Dataset> dataset_;
-  DataFacts facts_;
-  std::unique_ptr<RunFolder> folder_;
+  RunData data_;
+  std::vector<ReferenceLoss> references_;
 };
 
 }  // namespace
@@ -316,7 +221,9 @@ int TrainProgram(std::span<const std::string> arguments, const TrainHooks& hooks
     screen.Print(line->help ? FlagsHelp(kTrainCommand) : VersionText());
     return screen.out_ok() ? kDone : kRefused;
   }
-  return TrainCommand(screen, hooks).Run(*line);
+  std::vector<std::string> command = {"train"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return TrainCommand(screen, hooks).Run(*line, CommandText(command));
 }
 
 }  // namespace zerobox

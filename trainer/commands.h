@@ -7,6 +7,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "trainer/train.h"
 
@@ -19,7 +20,11 @@ inline constexpr int kStoppedBySignal = 128;  // + the signal's number
 
 // `hooks` are for tests.
 int TrainProgram(std::span<const std::string> arguments, const TrainHooks& hooks = {});
+// `hooks` are those of each run by its number from 0; fewer than runs: the rest has none.
+int CompareProgram(std::span<const std::string> arguments,
+                   const std::vector<TrainHooks>& hooks = {});
 int SampleProgram(std::span<const std::string> arguments);
+int ReportProgram(std::span<const std::string> arguments);
 int HelpProgram(std::span<const std::string> arguments);
 
 // Chooses the command by the first argument; `arguments` are without the program's name.

@@ -31,7 +31,7 @@ bool List(const FlagInfo& flag) {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr NumberRange kPositiveUpTo1000 = {.min = 0, .max = 1000, .without_min = true};
 constexpr NumberRange kFractionBelow1 = {.min = 0, .max = 1, .without_max = true};
-constexpr unsigned kBothCommands = kTrainCommand | kSampleCommand;
+constexpr unsigned kTraining = kTrainCommand | kCompareCommand;
 
 }  // namespace
 }  // namespace zerobox
@@ -52,21 +52,38 @@ ZEROBOX_FLAG(
     std::string, data, "",
     "What to train on (required): a file or a quoted glob. A file is read as bytes, one token a "
     "byte, unless it begins with the header of llm.c's token files.",
-    .topic = Topic::kDataAndOutput, .commands = kTrainCommand, .placeholder = "FILE",
+    .topic = Topic::kDataAndOutput, .commands = kTraining, .placeholder = "FILE",
     .default_text = "none");
 ZEROBOX_FLAG(std::string, val_data, "", "Held-out data for evaluation, a file or glob like --data.",
-             .topic = Topic::kDataAndOutput, .commands = kTrainCommand, .placeholder = "FILE",
+             .topic = Topic::kDataAndOutput, .commands = kTraining, .placeholder = "FILE",
              .default_text = "the last 10% of --data, never trained on");
-ZEROBOX_FLAG(std::string, out, "",
-             "Folder for everything that the run writes. It must be absent or empty.",
-             .topic = Topic::kDataAndOutput, .commands = kTrainCommand, .placeholder = "FOLDER",
-             .default_text = "runs/<UTC time>-<short name>");
+ZEROBOX_FLAG(
+    std::string, out, "", "Folder for everything that the run writes. It must be absent or empty.",
+    .topic = Topic::kDataAndOutput, .commands = kTraining | kReportCommand, .placeholder = "FOLDER",
+    .default_text = "runs/<UTC time>-<short name>", .other_commands = kReportCommand,
+    .other = {.placeholder = "FILE",
+              .default_text = "report.html in the run's folder; of several runs "
+                              "compare.html in the first one's",
+              .help = "The page. A report that is there is replaced, another file never."});
+ZEROBOX_FLAG(std::string, trace, "auto",
+             "Which step the report plays and trace.json has: auto, the last whole one; off; or "
+             "the step of that number.",
+             .topic = Topic::kDataAndOutput, .commands = kTraining, .placeholder = "auto|off|STEP");
 ZEROBOX_FLAG(bool, dry_run, false,
              "Show the resolved settings, the memory plan, the predicted traffic and the step "
              "program, and train nothing. --data may be left out.",
-             .topic = Topic::kDataAndOutput, .commands = kTrainCommand, .placeholder = "");
+             .topic = Topic::kDataAndOutput, .commands = kTraining, .placeholder = "",
+             .other_commands = kCompareCommand,
+             .other = {.help = "Show the table as planned, and train nothing. --data may be left "
+                               "out."});
 ZEROBOX_FLAG(std::string, run, "runs/latest", "The run folder whose model writes.",
              .topic = Topic::kDataAndOutput, .commands = kSampleCommand, .placeholder = "FOLDER");
+
+ZEROBOX_FLAG(std::string, runs, "runs/latest",
+             "The folders of the runs to show, with commas between; all of one model, on as many "
+             "devices.",
+             .topic = Topic::kDataAndOutput, .commands = kReportCommand,
+             .placeholder = "FOLDER[,FOLDER...]");
 
 //---- Devices and memory
 
@@ -74,26 +91,27 @@ ZEROBOX_FLAG(std::string, device, "auto",
              "What computes: host (threads of this machine), cuda (GPUs, one a device), or auto: "
              "GPUs where this build and this machine have as many as --devices asks for, or "
              "--virtual is given. CUDA_VISIBLE_DEVICES decides which GPUs there are.",
-             .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand,
+             .topic = Topic::kDevicesAndMemory, .commands = kTraining,
              .placeholder = "auto|host|cuda");
 ZEROBOX_FLAG(int64_t, devices, 4,
              "How many devices share the work: the N of ZeRO. GPUs are taken from the first that "
              "CUDA_VISIBLE_DEVICES shows.",
-             .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "N",
+             .topic = Topic::kDevicesAndMemory, .commands = kTraining, .placeholder = "N",
              .range = {.min = 1, .max = 64},
              .default_text = "4; with GPUs, and no --virtual, all of them");
 ZEROBOX_FLAG(bool, virtual, false,
              "Put all devices on one GPU, however many --devices asks for. Slower than one device "
              "that has the GPU to itself: it is for watching ZeRO, and for trying a run out.",
-             .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "");
+             .topic = Topic::kDevicesAndMemory, .commands = kTraining, .placeholder = "");
 ZEROBOX_FLAG(int64_t, threads, 0,
              "Threads of this machine that compute, shared by the devices; with GPUs, what is "
              "offloaded.",
-             .topic = Topic::kDevicesAndMemory, .commands = kBothCommands, .placeholder = "N",
-             .range = {.min = 1, .max = 1024}, .default_text = "the cores of this process");
+             .topic = Topic::kDevicesAndMemory, .commands = kTraining | kSampleCommand,
+             .placeholder = "N", .range = {.min = 1, .max = 1024},
+             .default_text = "the cores of this process");
 ZEROBOX_FLAG(zerobox::Bytes, device_memory, {},
-             "Memory of each device; a run whose plan does not fit is refused.",
-             .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "SIZE",
+             "Memory of each device; a run whose plan does not fit does not begin.",
+             .topic = Topic::kDevicesAndMemory, .commands = kTraining, .placeholder = "SIZE",
              .range = {.min = 1, .max = 0x1p50},
              .default_text =
                  "90% of the free memory / devices; with GPUs 90% of what each has free, with "
@@ -101,7 +119,7 @@ ZEROBOX_FLAG(zerobox::Bytes, device_memory, {},
 ZEROBOX_FLAG(int64_t, collective_timeout, 600,
              "Seconds that a device may wait for the others before the run fails, with a report of "
              "where each was; 0: for ever. Evaluating and saving do not count.",
-             .topic = Topic::kDevicesAndMemory, .commands = kTrainCommand, .placeholder = "SECONDS",
+             .topic = Topic::kDevicesAndMemory, .commands = kTraining, .placeholder = "SECONDS",
              .range = {.min = 0, .max = 1e9});
 
 //---- ZeRO
@@ -109,11 +127,17 @@ ZEROBOX_FLAG(int64_t, collective_timeout, 600,
 ZEROBOX_FLAG(int64_t, zero_stage, 0,
              "What the devices share instead of each keeping it whole: 0 nothing, 1 optimizer "
              "states, 2 and gradients, 3 and parameters.",
-             .topic = Topic::kZero, .commands = kTrainCommand, .placeholder = "0|1|2|3",
-             .range = {.min = 0, .max = 3});
+             .topic = Topic::kZero, .commands = kTraining, .placeholder = "0|1|2|3",
+             .range = {.min = 0, .max = 3}, .other_commands = kCompareCommand,
+             .other = {.placeholder = "0|1|2|3",
+                       .default_text = "none",
+                       .help = "The stage of every run, where --zero_stages is not given."});
+ZEROBOX_FLAG(std::string, zero_stages, "", "The stages to run, with commas between.",
+             .topic = Topic::kZero, .commands = kCompareCommand, .placeholder = "0,1,2,3",
+             .default_text = "0,1,2,3");
 ZEROBOX_FLAG(zerobox::Bytes, bucket_bytes, {int64_t{25} << 20},
              "The most gradient that one reduction carries, unless one parameter is larger.",
-             .topic = Topic::kZero, .commands = kTrainCommand, .placeholder = "SIZE",
+             .topic = Topic::kZero, .commands = kTraining, .placeholder = "SIZE",
              .range = {.min = 1, .max = 0x1p40});
 
 //---- Precision and memory
@@ -121,32 +145,50 @@ ZEROBOX_FLAG(zerobox::Bytes, bucket_bytes, {int64_t{25} << 20},
 ZEROBOX_FLAG(std::string, dtype, "fp32",
              "Type of parameters and activations. bf16 is mixed precision: arithmetic and the "
              "optimizer's master weights stay in fp32.",
-             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
-             .placeholder = "fp32|bf16", .default_text = "fp32; with a GPU bf16");
+             .topic = Topic::kPrecisionAndMemory, .commands = kTraining, .placeholder = "fp32|bf16",
+             .default_text = "fp32; with a GPU bf16");
 ZEROBOX_FLAG(bool, tf32, false,
              "On a GPU, fp32 matrix products in TF32: inputs with 10 bits of mantissa, on tensor "
              "cores. bf16 products are the same with and without.",
-             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand, .placeholder = "");
+             .topic = Topic::kPrecisionAndMemory, .commands = kTraining, .placeholder = "");
 ZEROBOX_FLAG(std::string, grad_accum_dtype, "auto",
              "Type in which gradients are kept and sent; auto is that of --dtype with one "
              "micro-batch a step, else fp32.",
-             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
+             .topic = Topic::kPrecisionAndMemory, .commands = kTraining,
              .placeholder = "auto|bf16|fp32");
 ZEROBOX_FLAG(
     std::string, activation_checkpointing, "none",
     "What backward computes again instead of keeping it from forward: none; selective, what "
     "is cheap to compute (norms, GELU); full, all of a block but its input.",
-    .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
-    .placeholder = "none|selective|full");
+    .topic = Topic::kPrecisionAndMemory, .commands = kTraining,
+    .placeholder = "none|selective|full", .other_commands = kCompareCommand,
+    .other = {.placeholder = "none|selective|full",
+              .default_text = "none",
+              .help = "What every run does, where --activation_checkpointings is not given."});
+ZEROBOX_FLAG(std::string, activation_checkpointings, "",
+             "What backward computes again, with commas between the runs: none, selective, full.",
+             .topic = Topic::kPrecisionAndMemory, .commands = kCompareCommand,
+             .placeholder = "none,selective,full", .default_text = "none");
 ZEROBOX_FLAG(std::string, offload, "none",
              "What leaves the device for the machine's memory: the optimizer's states, which are "
              "updated there, or what activation checkpointing keeps, or both.",
-             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand,
-             .placeholder = "none|optimizer|activations|optimizer,activations");
+             .topic = Topic::kPrecisionAndMemory, .commands = kTraining,
+             .placeholder = "none|optimizer|activations|optimizer,activations",
+             .other_commands = kCompareCommand,
+             .other = {
+                 .placeholder = "none|optimizer|activations|optimizer,activations",
+                 .default_text = "none",
+                 .help = "What leaves the device in every run, where --offloads is not given."});
+ZEROBOX_FLAG(
+    std::string, offloads, "",
+    "What leaves the device, with commas between the runs, and a plus where both leave: none, "
+    "optimizer, activations, optimizer+activations.",
+    .topic = Topic::kPrecisionAndMemory, .commands = kCompareCommand,
+    .placeholder = "none,optimizer,optimizer+activations", .default_text = "none");
 ZEROBOX_FLAG(zerobox::Bytes, logits_bytes, {int64_t{64} << 20},
              "The most that the head's logits take at a time; it computes a chunk of rows after "
              "the other. One row is the least.",
-             .topic = Topic::kPrecisionAndMemory, .commands = kTrainCommand, .placeholder = "SIZE",
+             .topic = Topic::kPrecisionAndMemory, .commands = kTraining, .placeholder = "SIZE",
              .range = {.min = 1, .max = 0x1p40});
 
 //---- Model
@@ -154,24 +196,24 @@ ZEROBOX_FLAG(zerobox::Bytes, logits_bytes, {int64_t{64} << 20},
 ZEROBOX_FLAG(std::string, model, "tiny",
              "The shape: tiny (4 layers of width 128), gpt2 (124M parameters), gpt2-medium (355M), "
              "gpt2-large (774M) or gpt2-xl (1.6B). The flags below change single numbers of it.",
-             .topic = Topic::kModel, .commands = kTrainCommand, .placeholder = "NAME");
+             .topic = Topic::kModel, .commands = kTraining, .placeholder = "NAME");
 ZEROBOX_FLAG(int64_t, n_layer, 0, "Transformer blocks.", .topic = Topic::kModel,
-             .commands = kTrainCommand, .placeholder = "N", .range = {.min = 1, .max = 1024},
+             .commands = kTraining, .placeholder = "N", .range = {.min = 1, .max = 1024},
              .default_text = "from --model");
 ZEROBOX_FLAG(int64_t, n_head, 0, "Attention heads; they divide the width.", .topic = Topic::kModel,
-             .commands = kTrainCommand, .placeholder = "N", .range = {.min = 1, .max = 1024},
+             .commands = kTraining, .placeholder = "N", .range = {.min = 1, .max = 1024},
              .default_text = "from --model");
 ZEROBOX_FLAG(int64_t, n_embd, 0, "Width: numbers that stand for one token.", .topic = Topic::kModel,
-             .commands = kTrainCommand, .placeholder = "N", .range = {.min = 1, .max = 65536},
+             .commands = kTraining, .placeholder = "N", .range = {.min = 1, .max = 65536},
              .default_text = "from --model");
 ZEROBOX_FLAG(int64_t, seq_len, 0, "Tokens of one sequence; at most 1024 with a gpt2 shape.",
-             .topic = Topic::kModel, .commands = kTrainCommand, .placeholder = "N",
+             .topic = Topic::kModel, .commands = kTraining, .placeholder = "N",
              .range = {.min = 1, .max = 65536}, .default_text = "from --model");
 ZEROBOX_FLAG(int64_t, vocab_size, 0, "Different tokens; 256 covers every byte.",
-             .topic = Topic::kModel, .commands = kTrainCommand, .placeholder = "N",
+             .topic = Topic::kModel, .commands = kTraining, .placeholder = "N",
              .range = {.min = 1, .max = 0x1p20}, .default_text = "from --model");
 ZEROBOX_FLAG(double, dropout, 0, "The share of activations that is dropped while training.",
-             .topic = Topic::kModel, .commands = kTrainCommand, .placeholder = "X",
+             .topic = Topic::kModel, .commands = kTraining, .placeholder = "X",
              .range = {.min = 0, .max = 0.99});
 
 //---- Batch and schedule
@@ -179,53 +221,53 @@ ZEROBOX_FLAG(double, dropout, 0, "The share of activations that is dropped while
 ZEROBOX_FLAG(int64_t, micro_batch, 4,
              "Sequences that one device computes at a time. A step trains on micro_batch x "
              "grad_accum x devices sequences.",
-             .topic = Topic::kBatchAndSchedule, .commands = kTrainCommand, .placeholder = "N",
+             .topic = Topic::kBatchAndSchedule, .commands = kTraining, .placeholder = "N",
              .range = {.min = 1, .max = 65536});
 ZEROBOX_FLAG(int64_t, grad_accum, 1, "Micro-batches whose gradients are added up in one step.",
-             .topic = Topic::kBatchAndSchedule, .commands = kTrainCommand, .placeholder = "N",
+             .topic = Topic::kBatchAndSchedule, .commands = kTraining, .placeholder = "N",
              .range = {.min = 1, .max = 65536});
 ZEROBOX_FLAG(int64_t, steps, 400, "Optimizer steps.", .topic = Topic::kBatchAndSchedule,
-             .commands = kTrainCommand, .placeholder = "N", .range = {.min = 1, .max = 1e9});
+             .commands = kTraining, .placeholder = "N", .range = {.min = 1, .max = 1e9});
 ZEROBOX_FLAG(double, lr, 1e-3, "Learning rate at the end of the warm-up.",
-             .topic = Topic::kBatchAndSchedule, .commands = kTrainCommand, .placeholder = "X",
+             .topic = Topic::kBatchAndSchedule, .commands = kTraining, .placeholder = "X",
              .range = kPositiveUpTo1000);
 ZEROBOX_FLAG(double, min_lr, 1e-4,
              "Learning rate at the end of the run; between the two it falls along a cosine.",
-             .topic = Topic::kBatchAndSchedule, .commands = kTrainCommand, .placeholder = "X",
+             .topic = Topic::kBatchAndSchedule, .commands = kTraining, .placeholder = "X",
              .range = {.min = 0, .max = 1000},
              .default_text = "0.0001; lr / 10 where --lr is below that");
 ZEROBOX_FLAG(int64_t, warmup, 0, "Steps in which the learning rate rises from 0.",
-             .topic = Topic::kBatchAndSchedule, .commands = kTrainCommand, .placeholder = "N",
+             .topic = Topic::kBatchAndSchedule, .commands = kTraining, .placeholder = "N",
              .range = {.min = 0, .max = 1e9}, .default_text = "5% of --steps");
 ZEROBOX_FLAG(uint64_t, seed, 1337, "Everything random follows from this number.",
-             .topic = Topic::kBatchAndSchedule, .commands = kBothCommands, .placeholder = "N",
-             .range = {.min = 0, .max = kInfinity});
+             .topic = Topic::kBatchAndSchedule, .commands = kTraining | kSampleCommand,
+             .placeholder = "N", .range = {.min = 0, .max = kInfinity});
 
 //---- Optimizer
 
 ZEROBOX_FLAG(double, weight_decay, 0.1, "AdamW's decay, applied to matrices only.",
-             .topic = Topic::kOptimizer, .commands = kTrainCommand, .placeholder = "X",
+             .topic = Topic::kOptimizer, .commands = kTraining, .placeholder = "X",
              .range = {.min = 0, .max = 1000});
 ZEROBOX_FLAG(double, beta1, 0.9, "Decay of AdamW's mean of gradients.", .topic = Topic::kOptimizer,
-             .commands = kTrainCommand, .placeholder = "X", .range = kFractionBelow1);
+             .commands = kTraining, .placeholder = "X", .range = kFractionBelow1);
 ZEROBOX_FLAG(double, beta2, 0.95, "Decay of AdamW's mean of squared gradients.",
-             .topic = Topic::kOptimizer, .commands = kTrainCommand, .placeholder = "X",
+             .topic = Topic::kOptimizer, .commands = kTraining, .placeholder = "X",
              .range = kFractionBelow1);
 ZEROBOX_FLAG(double, eps, 1e-8, "AdamW's guard against division by zero.",
-             .topic = Topic::kOptimizer, .commands = kTrainCommand, .placeholder = "X",
+             .topic = Topic::kOptimizer, .commands = kTraining, .placeholder = "X",
              .range = {.min = 1e-30, .max = 1});  // not 0 in fp32 either
 ZEROBOX_FLAG(double, grad_clip, 1.0, "Gradients are scaled down to this norm; 0: never.",
-             .topic = Topic::kOptimizer, .commands = kTrainCommand, .placeholder = "X",
+             .topic = Topic::kOptimizer, .commands = kTraining, .placeholder = "X",
              .range = {.min = 0, .max = 1e9});
 
 //---- Evaluation and sampling
 
 ZEROBOX_FLAG(int64_t, eval_interval, 100,
              "Evaluate on held-out data after every so many steps and after the last; 0: never.",
-             .topic = Topic::kEvaluationAndSampling, .commands = kTrainCommand, .placeholder = "N",
+             .topic = Topic::kEvaluationAndSampling, .commands = kTraining, .placeholder = "N",
              .range = {.min = 0, .max = 1e9});
 ZEROBOX_FLAG(int64_t, eval_batches, 20, "Batches of one evaluation.",
-             .topic = Topic::kEvaluationAndSampling, .commands = kTrainCommand, .placeholder = "N",
+             .topic = Topic::kEvaluationAndSampling, .commands = kTraining, .placeholder = "N",
              .range = {.min = 1, .max = 1e6});
 ZEROBOX_FLAG(int64_t, sample_bytes, 300, "Bytes of text that the model writes at the end; 0: none.",
              .topic = Topic::kEvaluationAndSampling, .commands = kTrainCommand, .placeholder = "N",
@@ -247,6 +289,8 @@ namespace zerobox {
 CommandMask CommandByName(std::string_view name) {
   if (name == "train") return kTrainCommand;
   if (name == "sample") return kSampleCommand;
+  if (name == "report") return kReportCommand;
+  if (name == "compare") return kCompareCommand;
   return kNoCommand;
 }
 

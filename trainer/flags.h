@@ -26,7 +26,13 @@ bool AbslParseFlag(absl::string_view text, Bytes* bytes, std::string* error);
 std::string AbslUnparseFlag(Bytes bytes);
 
 // Bit mask of the commands that take a flag.
-enum CommandMask : unsigned { kNoCommand = 0, kTrainCommand = 1, kSampleCommand = 2 };
+enum CommandMask : unsigned {
+  kNoCommand = 0,
+  kTrainCommand = 1,
+  kSampleCommand = 2,
+  kReportCommand = 4,
+  kCompareCommand = 8
+};
 // 0 for a name that is no command with flags.
 CommandMask CommandByName(std::string_view name);
 
@@ -55,13 +61,25 @@ struct NumberRange {
   }
 };
 
+// What a flag is in help.
+struct FlagMeaning {
+  std::string_view placeholder;     // of the value
+  std::string_view default_text{};  // where the default is derived; else the registry's value
+  std::string_view help{};          // "": the registry's
+};
+
 struct FlagInfo {
   std::string_view name;
   Topic topic;
   unsigned commands;             // CommandMask
   std::string_view placeholder;  // of the value, in help
   NumberRange range{};
-  std::string_view default_text{};  // where the default is derived; else the registry's value
+  std::string_view default_text{};       // where the default is derived; else the registry's value
+  unsigned other_commands = kNoCommand;  // in these of its commands it means
+  FlagMeaning other{};                   // something else
+  FlagMeaning MeaningIn(unsigned command) const {
+    return (other_commands & command) != 0 ? other : FlagMeaning{placeholder, default_text};
+  }
 };
 // In the order of definition, which is that of help.
 const std::vector<FlagInfo>& AllFlags();
@@ -82,6 +100,7 @@ int EditDistance(std::string_view a, std::string_view b);
 ABSL_DECLARE_FLAG(std::string, data);
 ABSL_DECLARE_FLAG(std::string, val_data);
 ABSL_DECLARE_FLAG(std::string, out);
+ABSL_DECLARE_FLAG(std::string, trace);
 ABSL_DECLARE_FLAG(bool, dry_run);
 ABSL_DECLARE_FLAG(std::string, device);
 ABSL_DECLARE_FLAG(int64_t, devices);
@@ -90,12 +109,15 @@ ABSL_DECLARE_FLAG(int64_t, collective_timeout);
 ABSL_DECLARE_FLAG(int64_t, threads);
 ABSL_DECLARE_FLAG(zerobox::Bytes, device_memory);
 ABSL_DECLARE_FLAG(int64_t, zero_stage);
+ABSL_DECLARE_FLAG(std::string, zero_stages);
 ABSL_DECLARE_FLAG(zerobox::Bytes, bucket_bytes);
 ABSL_DECLARE_FLAG(std::string, dtype);
 ABSL_DECLARE_FLAG(bool, tf32);
 ABSL_DECLARE_FLAG(std::string, grad_accum_dtype);
 ABSL_DECLARE_FLAG(std::string, activation_checkpointing);
+ABSL_DECLARE_FLAG(std::string, activation_checkpointings);
 ABSL_DECLARE_FLAG(std::string, offload);
+ABSL_DECLARE_FLAG(std::string, offloads);
 ABSL_DECLARE_FLAG(zerobox::Bytes, logits_bytes);
 ABSL_DECLARE_FLAG(std::string, model);
 ABSL_DECLARE_FLAG(int64_t, n_layer);
@@ -120,6 +142,7 @@ ABSL_DECLARE_FLAG(int64_t, eval_interval);
 ABSL_DECLARE_FLAG(int64_t, eval_batches);
 ABSL_DECLARE_FLAG(int64_t, sample_bytes);
 ABSL_DECLARE_FLAG(std::string, run);
+ABSL_DECLARE_FLAG(std::string, runs);
 ABSL_DECLARE_FLAG(std::string, prompt);
 ABSL_DECLARE_FLAG(int64_t, bytes);
 ABSL_DECLARE_FLAG(double, temperature);

@@ -34,21 +34,22 @@ std::string Wrapped(const std::string& text) {
   return wrapped;
 }
 
-std::string DefaultOf(const FlagInfo& flag, const absl::CommandLineFlag& registered) {
-  if (!flag.default_text.empty()) return std::string(flag.default_text);
+std::string DefaultOf(const FlagMeaning& meaning, const absl::CommandLineFlag& registered) {
+  if (!meaning.default_text.empty()) return std::string(meaning.default_text);
   const std::string text = registered.DefaultValue();
   return text.empty() ? "none" : text;
 }
 
-std::string FlagHelp(const FlagInfo& flag) {
+std::string FlagHelp(const FlagInfo& flag, CommandMask command) {
   const absl::CommandLineFlag& registered =
       *absl::FindCommandLineFlag(absl::string_view(flag.name.data(), flag.name.size()));
-  const std::string_view placeholder = flag.placeholder;
+  const FlagMeaning meaning = flag.MeaningIn(command);
+  const std::string_view placeholder = meaning.placeholder;
   std::string name = absl::StrCat("  --", std::string(flag.name), placeholder.empty() ? "" : "=",
                                   std::string(placeholder));
-  std::string text = registered.Help();
+  std::string text = meaning.help.empty() ? registered.Help() : std::string(meaning.help);
   if (!registered.IsOfType<bool>()) {
-    absl::StrAppend(&text, " (default: ", DefaultOf(flag, registered), ")");
+    absl::StrAppend(&text, " (default: ", DefaultOf(meaning, registered), ")");
   }
   const bool fits = Columns(name) < kHelpColumn;
   name = fits ? Left(name, kHelpColumn) : name + "\n" + std::string(kHelpColumn, ' ');
@@ -64,7 +65,9 @@ std::string CommandsHelp() {
       "shows what ZeRO does while it does it.\n"
       "\n"
       "  zerobox train --data=FILE   trains a model; writes a run folder in runs/\n"
+      "  zerobox compare --data=FILE trains with several stages of ZeRO, and compares\n"
       "  zerobox sample              lets the newest model write\n"
+      "  zerobox report              writes a page about runs that are done\n"
       "  zerobox help [COMMAND]      this text, or the flags of a command\n"
       "  zerobox --version           version, commit, compiler and SIMD target\n"
       "\n"
@@ -78,16 +81,24 @@ std::string CommandsHelp() {
 }
 
 std::string FlagsHelp(CommandMask command) {
-  std::string text = command == kTrainCommand
-                         ? "zerobox train --data=FILE [--flag=value ...]\n"
-                           "Trains a GPT on the devices of this machine, with ZeRO stage 0 to 3.\n"
-                         : "zerobox sample [--flag=value ...]\n"
-                           "Lets a trained model write text.\n";
+  std::string text =
+      command == kTrainCommand
+          ? "zerobox train --data=FILE [--flag=value ...]\n"
+            "Trains a GPT on the devices of this machine, with ZeRO stage 0 to 3.\n"
+      : command == kSampleCommand ? "zerobox sample [--flag=value ...]\n"
+                                    "Lets a trained model write text.\n"
+      : command == kCompareCommand
+          ? "zerobox compare --data=FILE [--zero_stages=0,1,2,3] [--flag=value ...]\n"
+            "Trains the same steps with each stage, offload and way of checkpointing,\n"
+            "and compares results, memory, traffic and speed. The first is what the\n"
+            "others are compared to.\n"
+          : "zerobox report [--runs=FOLDER,FOLDER...]\n"
+            "Writes a page about one run, or about several runs side by side.\n";
   for (int topic = 0; topic <= static_cast<int>(Topic::kEvaluationAndSampling); ++topic) {
     std::string flags;
     for (const FlagInfo& flag : AllFlags()) {
       if (flag.topic == static_cast<Topic>(topic) && (flag.commands & command) != 0) {
-        flags += FlagHelp(flag);
+        flags += FlagHelp(flag, command);
       }
     }
     if (flags.empty()) continue;

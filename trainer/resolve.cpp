@@ -12,6 +12,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "ops/device/host_memory.h"
@@ -100,6 +101,26 @@ absl::Status ResolveSchedule(Resolver& resolver, TrainSettings& settings) {
         ": wanted a warm-up that ends within the run; lower --warmup or raise --steps"));
   }
   return absl::OkStatus();
+}
+
+// After the schedule, which says how many steps there are.
+absl::Status ResolveTrace(Resolver& resolver, TrainSettings& settings) {
+  const std::string trace = resolver.ZEROBOX_TAKE(trace);
+  if (trace == "auto") {
+    settings.trace_step = kTraceLast;
+    return absl::OkStatus();
+  }
+  if (trace == "off") {
+    settings.trace_step = kTraceOff;
+    return absl::OkStatus();
+  }
+  if (absl::SimpleAtoi(trace, &settings.trace_step) && settings.trace_step >= 1 &&
+      settings.trace_step <= settings.steps) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--trace=", trace, ": wanted auto, off or the number of a step from 1 to ", settings.steps,
+      ", the last of --steps, found '", trace, "'; leave the flag out for the last step"));
 }
 
 void ResolveZero(Resolver& resolver, TrainSettings& settings) {
@@ -318,6 +339,7 @@ absl::StatusOr<ResolvedTrain> ResolveTrain(const CommandLine& line, const Machin
   }
   ResolveZero(resolver, settings);
   if (absl::Status status = ResolveSchedule(resolver, settings); !status.ok()) return status;
+  if (absl::Status status = ResolveTrace(resolver, settings); !status.ok()) return status;
   if (absl::Status status = ResolveTypes(resolver, resolved); !status.ok()) return status;
   if (absl::Status status = ResolveMemory(resolver, settings); !status.ok()) return status;
   if (absl::Status status = CheckHeads(settings); !status.ok()) return status;

@@ -106,6 +106,7 @@ struct RunResult {
   std::vector<EvalMetrics> eval_metrics;
   std::vector<RankResult> ranks;
   std::optional<StepTrace> trace;  // of the step that settings.trace_step says, if it was reached
+  std::string trace_error;         // why there is none all the same, or ""
 };
 
 }  // namespace zerobox

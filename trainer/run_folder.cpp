@@ -14,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "trainer/build_info.h"
+#include "trainer/report.h"
 #include "trainer/text.h"
+#include "trainer/trace_events.h"
 
 namespace zerobox {
 namespace {
@@ -23,7 +25,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int kMostFoldersOfOneSecond = 1000;
-constexpr int64_t kLogBytes = int64_t{1} << 20;
+constexpr int64_t kLogAndReportBytes = int64_t{32} << 20;
 
 // NaN and infinities become null; other numbers read back exactly. Bytes that are not UTF-8, in
 // file names, are replaced rather than refused.
@@ -103,16 +105,26 @@ absl::StatusOr<std::string> CreateInRuns(const std::string& name) {
       "; choose another place with --out=FOLDER"));
 }
 
-}  // namespace
-
-std::string ShortName(const TrainSettings& settings) {
+// The file, in letters that are safe in a file name.
+std::string DataName(const TrainSettings& settings) {
   std::string stem;
   for (const char c : fs::path(settings.data).stem().string()) {
     const bool safe = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
     if (safe && stem.size() < 24) stem += c;
   }
   if (stem.empty() || stem.find_first_not_of('.') == std::string::npos) stem = "data";
-  return absl::StrCat(stem, "-zero", settings.zero_stage, "-", settings.devices, "dev");
+  return stem;
+}
+
+}  // namespace
+
+std::string ShortName(const TrainSettings& settings) {
+  return absl::StrCat(DataName(settings), "-zero", settings.zero_stage, "-", settings.devices,
+                      "dev");
+}
+
+std::string CompareName(const TrainSettings& settings) {
+  return absl::StrCat("compare-", DataName(settings), "-", settings.devices, "dev");
 }
 
 absl::Status RunFolder::Check(const std::string& out) {
@@ -149,7 +161,7 @@ absl::Status RunFolder::Check(const std::string& out) {
 }
 
 int64_t RunFolder::RoomFor(const RunPlan& plan) {
-  return plan.parameters * SizeOf(plan.types.parameters) + kLogBytes;
+  return plan.parameters * SizeOf(plan.types.parameters) + kLogAndReportBytes;
 }
 
 absl::Status RunFolder::CheckRoom(const std::string& out, int64_t bytes) {
@@ -159,27 +171,36 @@ absl::Status RunFolder::CheckRoom(const std::string& out, int64_t bytes) {
   if (error || space.available >= static_cast<uintmax_t>(bytes)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       out.empty() ? "runs" : absl::StrCat("--out=", out), ": wanted room for ", HumanBytes(bytes),
-      " (the model and the logs), found ", HumanBytes(static_cast<int64_t>(space.available)),
+      " (the model, logs and reports), found ", HumanBytes(static_cast<int64_t>(space.available)),
       "; make room or choose another place"));
 }
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Create(const std::string& out,
                                                              const std::string& short_name,
                                                              std::time_t now) {
-  absl::StatusOr<std::string> path =
-      out.empty() ? CreateInRuns(absl::StrCat(UtcTime(now), "-", short_name)) : CreateNamed(out);
-  if (!path.ok()) return path.status();
-  std::unique_ptr<RunFolder> folder(new RunFolder(*path));
-  if (absl::Status status = folder->OpenFiles(); !status.ok()) return status;
+  auto folder = CreateForRuns(out, short_name, now);
+  if (!folder.ok()) return folder;
+  if (absl::Status status = (*folder)->OpenMetrics(); !status.ok()) return status;
   std::error_code error;
-  const fs::path absolute = fs::absolute(*path, error).lexically_normal();
+  const fs::path absolute = fs::absolute((*folder)->path(), error).lexically_normal();
   if (absolute.parent_path() == fs::absolute("runs", error).lexically_normal()) {
     PointLatestTo(fs::path("runs") / absolute.filename());
   }
   return folder;
 }
 
-absl::Status RunFolder::OpenFiles() {
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::CreateForRuns(const std::string& out,
+                                                                    const std::string& short_name,
+                                                                    std::time_t now) {
+  absl::StatusOr<std::string> path =
+      out.empty() ? CreateInRuns(absl::StrCat(UtcTime(now), "-", short_name)) : CreateNamed(out);
+  if (!path.ok()) return path.status();
+  std::unique_ptr<RunFolder> folder(new RunFolder(*path));
+  if (absl::Status status = folder->OpenLog(); !status.ok()) return status;
+  return folder;
+}
+
+absl::Status RunFolder::OpenLog() {
   // "wx": two runs that were given the same empty folder cannot both have it.
   std::FILE* const mine = std::fopen(File("log.txt").c_str(), "wx");
   if (mine == nullptr) {
@@ -189,13 +210,19 @@ absl::Status RunFolder::OpenFiles() {
   }
   std::fclose(mine);
   log_.open(File("log.txt"), std::ios::binary | std::ios::app);
+  return CheckOpen(log_);
+}
+
+absl::Status RunFolder::OpenMetrics() {
   metrics_.open(File("metrics.jsonl"), std::ios::binary | std::ios::app);
-  if (!log_.is_open() || !metrics_.is_open()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path_, ": wanted to write files here, found: ", std::strerror(errno),
-                     "; choose another --out"));
-  }
-  return absl::OkStatus();
+  return CheckOpen(metrics_);
+}
+
+absl::Status RunFolder::CheckOpen(const std::ofstream& file) const {
+  if (file.is_open()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path_, ": wanted to write files here, found: ", std::strerror(errno),
+                   "; choose another --out"));
 }
 
 void RunFolder::Remove() {
@@ -220,18 +247,7 @@ void RunFolder::AppendLine(std::ofstream& file, std::string_view name, std::stri
 }
 
 void RunFolder::Replace(std::string_view name, std::string_view text) {
-  const std::string path = File(name);
-  const std::string temporary = path + ".tmp";
-  std::error_code error;
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) error = std::error_code(errno, std::generic_category());
-  if (file) fs::rename(temporary, path, error);
-  if (!file || error) {
-    Keep(absl::DataLossError(absl::StrCat(path, ": could not be written: ", error.message())));
-    fs::remove(temporary, error);
-  }
+  Keep(ReplaceFile(File(name), text));
 }
 
 void RunFolder::Log(std::string_view text) { AppendLine(log_, "log.txt", text); }
@@ -249,6 +265,28 @@ void RunFolder::WriteMemory(const RunPlan& plan, const std::vector<RankResult>& 
 }
 void RunFolder::WriteCommunication(const RunPlan& plan, const std::vector<RankResult>& ranks) {
   Replace("communication.json", CommunicationText(plan, ranks));
+}
+void RunFolder::WriteReport(const ReportRun& run) {
+  const ReportObject report = MakeReport(run);
+  Replace("report.json", ReportText(report));
+  Replace("report.html", ReportPage(report));
+  if (run.result != nullptr && run.result->trace) {
+    Replace("trace.json", TraceEventsText(*run.result->trace));
+  }
+}
+
+absl::Status ReplaceFile(const std::string& path, std::string_view text) {
+  const std::string temporary = path + ".tmp";
+  std::error_code error;
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) error = std::error_code(errno, std::generic_category());
+  if (file) fs::rename(temporary, path, error);
+  if (file && !error) return absl::OkStatus();
+  const std::string why = error.message();
+  fs::remove(temporary, error);
+  return absl::DataLossError(absl::StrCat(path, ": could not be written: ", why));
 }
 
 //---- The texts of the files

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The folder that a run writes: log.txt, config.json, metrics.jsonl, memory.json and
-// communication.json. (model.safetensors is written by the run itself.)
+// The folder that a run writes: log.txt, config.json, metrics.jsonl, memory.json,
+// communication.json, report.json, report.html and trace.json. (model.safetensors is written by the
+// run itself.)
 //
 // log.txt and metrics.jsonl grow line by line and are flushed after each; the others are written
 // under a temporary name and renamed, so a reader never sees half a file.
@@ -25,8 +26,12 @@
 
 namespace zerobox {
 
+struct ReportRun;
+
 // "jargon-zero3-4dev": file, stage and devices, in letters that are safe in a file name.
 std::string ShortName(const TrainSettings& settings);
+// "compare-jargon-4dev".
+std::string CompareName(const TrainSettings& settings);
 
 // Numbers that follow from the flags, in the order in which config.json lists them.
 using DerivedNumbers = std::vector<std::pair<std::string, int64_t>>;
@@ -36,7 +41,7 @@ class RunFolder {
   // Whether `out` can become a run folder: absent below a writable folder, or an empty, writable
   // folder. Creates nothing.
   static absl::Status Check(const std::string& out);
-  // What a run of this plan writes at most: its model, and logs.
+  // What a run of this plan writes at most: its model, logs, and reports of every usual size.
   static int64_t RoomFor(const RunPlan& plan);
   // Whether the file system of `out` (of runs/ when it is empty) has room for `bytes`.
   static absl::Status CheckRoom(const std::string& out, int64_t bytes);
@@ -46,6 +51,11 @@ class RunFolder {
   static absl::StatusOr<std::unique_ptr<RunFolder>> Create(const std::string& out,
                                                            const std::string& short_name,
                                                            std::time_t now);
+
+  // The same for a folder of folders of runs: with a log alone, and runs/latest stays.
+  static absl::StatusOr<std::unique_ptr<RunFolder>> CreateForRuns(const std::string& out,
+                                                                  const std::string& short_name,
+                                                                  std::time_t now);
 
   const std::string& path() const { return path_; }
   // Takes back what Create made, for a run that does not begin after all.
@@ -58,13 +68,19 @@ class RunFolder {
   void WriteConfig(const std::vector<ResolvedFlag>& flags, const DerivedNumbers& derived);
   void WriteMemory(const RunPlan& plan, const std::vector<RankResult>& ranks);
   void WriteCommunication(const RunPlan& plan, const std::vector<RankResult>& ranks);
+  // Any other file.
+  void Write(std::string_view name, std::string_view text) { Replace(name, text); }
+  // report.json and report.html; and trace.json, where the run has recorded a step.
+  void WriteReport(const ReportRun& run);
 
   // The first error of anything above: a run is not worth stopping for a full disk.
   const absl::Status& status() const { return status_; }
 
  private:
   explicit RunFolder(std::string path) : path_(std::move(path)) {}
-  absl::Status OpenFiles();
+  absl::Status OpenLog();
+  absl::Status OpenMetrics();
+  absl::Status CheckOpen(const std::ofstream& file) const;
   void AppendLine(std::ofstream& file, std::string_view name, std::string_view text);
   void Replace(std::string_view name, std::string_view text);
   void Keep(const absl::Status& status) {
@@ -76,6 +92,10 @@ class RunFolder {
   std::ofstream metrics_;
   absl::Status status_;
 };
+
+// Writes a file under a temporary name beside its own, then renames it. DataLoss where that cannot
+// be, with nothing left.
+absl::Status ReplaceFile(const std::string& path, std::string_view text);
 
 // The texts of the files. memory.json: predicted_bytes of a category is what the plan says it holds
 // at the device's peak, so it compares with at_peak_bytes and sums to the planned peak.

@@ -2,7 +2,9 @@
 #include "trainer/step_trace.h"
 
 #include <algorithm>
+#include <cassert>
 #include <map>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -111,12 +113,12 @@ std::string_view Name(Extent extent) {
   return "";
 }
 
-absl::StatusOr<StepTrace> MergeTraces(std::span<const RankTrace> ranks) {
-  if (ranks.empty()) return absl::NotFoundError("no step was recorded");
+absl::StatusOr<StepTrace> MergeTraces(std::vector<RankTrace> ranks) {
+  assert(!ranks.empty());
   if (absl::Status status = CheckSame(ranks); !status.ok()) return status;
   StepTrace merged;
   merged.step = ranks[0].step;
-  merged.ops = ranks[0].ops;
+  merged.ops = std::move(ranks[0].ops);
   int64_t begin = ranks[0].begin_ns;
   int64_t end = begin;
   for (const RankTrace& rank : ranks) {
@@ -126,14 +128,14 @@ absl::StatusOr<StepTrace> MergeTraces(std::span<const RankTrace> ranks) {
   merged.duration_ns = end - begin;
   // A batch may be on its way before its step begins.
   const auto since = [begin](int64_t ns) { return std::max<int64_t>(0, ns - begin); };
-  for (const RankTrace& rank : ranks) {
+  for (RankTrace& rank : ranks) {
     StepTrace::Rank& to = merged.ranks.emplace_back();
-    to.spans = rank.spans;
+    to.spans = std::move(rank.spans);
     for (TraceSpan& span : to.spans) {
       span.begin_ns = since(span.begin_ns);
       span.end_ns = since(span.end_ns);
     }
-    to.regions = rank.regions;
+    to.regions = std::move(rank.regions);
     for (TraceRegion& region : to.regions) {
       for (int64_t* ns : {&region.begin_ns, &region.end_ns}) {
         if (*ns >= 0) *ns = since(*ns);

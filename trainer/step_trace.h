@@ -107,9 +107,8 @@ struct StepTrace {
   std::vector<Rank> ranks;
 };
 
-// Of all ranks of a run. NotFound when no step was recorded; Internal when the ranks did not do the
-// same ops of the same step.
-absl::StatusOr<StepTrace> MergeTraces(std::span<const RankTrace> ranks);
+// Of all ranks of a run, at least one. Internal when they did not do the same ops of the same step.
+absl::StatusOr<StepTrace> MergeTraces(std::vector<RankTrace> ranks);
 
 // The most that lives at once, when that begins, and by category. The ledger's peak of the same
 // step, to the byte.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/table_rows.h"
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -45,6 +47,12 @@ std::string Lines(const std::string& first, const std::string& text, int indent)
     column += 1 + columns;
   }
   return lines + "\n";
+}
+
+double Median(std::vector<double> numbers) {
+  const auto middle = numbers.begin() + std::ssize(numbers) / 2;
+  std::nth_element(numbers.begin(), middle, numbers.end());
+  return *middle;
 }
 
 }  // namespace zerobox

@@ -25,6 +25,9 @@ std::string Agreement(bool known, bool equal, const Style& style);
 // column `indent`.
 std::string Lines(const std::string& first, const std::string& text, int indent);
 
+// Of at least one.
+double Median(std::vector<double> numbers);
+
 // Ranks that show the same numbers, largest group first.
 struct RankGroup {
   std::vector<size_t> ranks;

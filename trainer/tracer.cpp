@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "trainer/step_programs.h"
 
 namespace zerobox {
@@ -13,7 +14,7 @@ namespace {
 
 OpKind KindOf(Activity activity) {
   switch (activity) {
-    case Activity::kNone:
+    case Activity::kNone:  // then a stream has copies alone, which have a kind of their own
     case Activity::kForward:
       return OpKind::kForward;
     case Activity::kRecompute:
@@ -62,6 +63,9 @@ bool IsVisit(Activity activity) {
 // A wait that takes less is none: a mark of a GPU takes about as long.
 constexpr int64_t kShortestWaitNs = 5000;
 
+// Of all ranks in a step: what a page shows, and files of some 20 MB hold.
+constexpr int64_t kMostSpans = 60000;
+
 }  // namespace
 
 // Makes each call between two marks of the tracer.
@@ -101,6 +105,7 @@ class Tracer::TracedCommunicator final : public Communicator {
 Tracer::Tracer(const TrainSettings& settings, Recorder* also)
     : trace_step_(settings.trace_step),
       eval_interval_(settings.eval_interval),
+      most_ops_(kMostSpans / settings.devices),
       stage_(settings.devices > 1 ? settings.zero_stage : 0),
       update_stream_(settings.offload_optimizer ? StreamId::kToHost : StreamId::kCompute),
       program_(TrainingProgram(settings.model.n_layer)),
@@ -119,6 +124,7 @@ std::unique_ptr<Communicator> Tracer::Traced(Communicator& communicator) {
 // ---- a step ----
 
 bool Tracer::Wanted(int64_t step, bool evaluated_before) const {
+  if (too_long_) return false;
   if (trace_step_ != kTraceLast) return step == trace_step_;
   return !evaluated_before || eval_interval_ == 1;
 }
@@ -162,6 +168,11 @@ void Tracer::OnAnnounce(int rank, Activity activity, int unit) {
   ++announcements_;
   if (recording_ == nullptr) return;
   Close(StreamId::kCompute);
+  if (std::ssize(recording_->ops) > most_ops_) {
+    too_long_ = true;
+    recording_ = nullptr;
+    return;
+  }
   // Also behind the last op's waits.
   if (activity == Activity::kNone) (void)Now(StreamId::kCompute);
   // A rank may own nothing of a bucket but padding; its ops are those of the others all the same.
@@ -390,13 +401,19 @@ void Tracer::AddTurn(int life, bool begins) {
 
 absl::StatusOr<RankTrace> Tracer::Result() {
   assert(recording_ == nullptr);
+  if (too_long_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("wanted at most ", most_ops_,
+                     " ops on each device, found more in a step: "
+                     "fewer micro-batches (--grad_accum) or larger buckets make fewer"));
+  }
   if (recorded_ == 0) return absl::NotFoundError("no step was recorded");
-  const Recording& recording = recordings_[(recorded_ - 1) % 2];
+  Recording& recording = recordings_[(recorded_ - 1) % 2];
   const absl::StatusOr<std::vector<int64_t>> times = recording.marks->Times();
   if (!times.ok()) return times.status();
   RankTrace trace;
   trace.step = recording.step;
-  trace.ops = recording.ops;
+  trace.ops = std::move(recording.ops);
   trace.regions = Regions(recording, *times);
   trace.spans = Spans(recording, *times, trace.regions);
   trace.begin_ns = (*times)[recording.compute_marks.front().mark];

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -45,7 +44,9 @@ class Tracer final : public Recorder {
   // last step that is recorded is one that is not, where there is one.
   void BeginStep(int64_t step, bool evaluated_before);
   void EndStep();
-  // Of the latest step that was recorded; all steps are done. NotFound when there is none.
+  // Of the latest step that was recorded; all steps are done. Asked for once. NotFound when there
+  // is none; ResourceExhausted when a step has too many ops to be shown, which is found in the
+  // first one.
   absl::StatusOr<RankTrace> Result();
 
   void OnEnqueue(int rank, StreamId stream, std::string_view op, int64_t id) override;
@@ -133,6 +134,7 @@ class Tracer final : public Recorder {
 
   const int64_t trace_step_;
   const int64_t eval_interval_;
+  const int64_t most_ops_;
   const int stage_;
   const StreamId update_stream_;
   const StepProgram program_;
@@ -141,6 +143,7 @@ class Tracer final : public Recorder {
   std::map<const void*, int> checkpoint_units_;  // host memory -> whose checkpoint is there
   std::array<Recording, 2> recordings_;
   int64_t recorded_ = 0;            // steps
+  bool too_long_ = false;           // a step had more than most_ops_: none is recorded any more
   Recording* recording_ = nullptr;  // null: this step is not recorded
   std::array<StreamState, kStreams> streams_;
   Activity activity_ = Activity::kNone;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -125,13 +124,6 @@ std::string CopyParts(const RunPlan& plan, const Style& style) {
   parts("to host", &CopiedBytes::to_host);
   parts("from host", &CopiedBytes::from_host);
   return text.empty() ? "" : "  Copied are\n" + text;
-}
-
-// Of at least one.
-double Median(std::vector<double> numbers) {
-  const auto middle = numbers.begin() + std::ssize(numbers) / 2;
-  std::nth_element(numbers.begin(), middle, numbers.end());
-  return *middle;
 }
 
 template <typename Rank>

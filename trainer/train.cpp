@@ -74,16 +74,19 @@ RunResult KnownOf(const std::deque<Worker>& workers, Watch& watch, const Abort& 
   return result;
 }
 
-absl::Status CollectTraces(const std::deque<Worker>& workers, std::optional<StepTrace>& trace) {
+void CollectTraces(std::deque<Worker>& workers, RunResult& result) {
   std::vector<RankTrace> ranks;
-  for (const Worker& worker : workers) {
-    if (worker.trace()) ranks.push_back(*worker.trace());
+  for (Worker& worker : workers) {
+    if (result.trace_error.empty()) result.trace_error = worker.trace_error();
+    if (std::optional<RankTrace> trace = worker.TakeTrace()) ranks.push_back(*std::move(trace));
   }
-  absl::StatusOr<StepTrace> merged = MergeTraces(ranks);
-  if (absl::IsNotFound(merged.status())) return absl::OkStatus();
-  if (!merged.ok()) return merged.status();
-  trace = *std::move(merged);
-  return absl::OkStatus();
+  if (ranks.size() < workers.size()) return;  // none was asked for, or the run failed meanwhile
+  absl::StatusOr<StepTrace> merged = MergeTraces(std::move(ranks));
+  if (merged.ok()) {
+    result.trace = *std::move(merged);
+  } else {
+    result.trace_error = std::string(merged.status().message());
+  }
 }
 
 }  // namespace
@@ -138,7 +141,7 @@ RunResult Train(const TrainSettings& settings, const RunPlan& plan, const Datase
     result.ranks.push_back(worker.result());
     if (!result.status.ok()) result.where.push_back(worker.where());
   }
-  if (result.status.ok()) result.status = CollectTraces(workers, result.trace);
+  CollectTraces(workers, result);
   return result;
 }
 

@@ -115,11 +115,11 @@ absl::Status Worker::TrainAndSave() {
   result_.memory = device_->memory().ledger();
   result_.host_memory = device_->host_memory().ledger();
   if (last == 0) return absl::OkStatus();  // stopped before anything was trained
-  if (absl::Status status = KeepTrace(); !status.ok()) return status;
   if (settings_.eval_interval > 0 && evaluated_ < last) {
     if (absl::Status status = Evaluate(last); !status.ok()) return status;
   }
-  return Save();
+  if (absl::Status status = Save(); !status.ok()) return status;
+  return KeepTrace();
 }
 
 absl::Status Worker::TrainStep(int64_t step) {
@@ -216,10 +216,12 @@ absl::Status Worker::Evaluate(int64_t step) {
 absl::Status Worker::KeepTrace() {
   if (tracer_ == nullptr) return absl::OkStatus();
   absl::StatusOr<RankTrace> trace = tracer_->Result();
-  if (absl::IsNotFound(trace.status())) return absl::OkStatus();
-  if (!trace.ok()) return trace.status();
-  trace_ = *std::move(trace);
-  return absl::OkStatus();
+  if (trace.ok()) {
+    trace_ = *std::move(trace);
+  } else if (!absl::IsNotFound(trace.status())) {
+    trace_error_ = std::string(trace.status().message());
+  }
+  return device_->status();
 }
 
 absl::Status Worker::Save() {

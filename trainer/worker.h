@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,8 +54,9 @@ class Worker {
 
   // After Run.
   const RankResult& result() const { return result_; }
-  // Of the step that settings.trace_step says, if it was done.
-  const std::optional<RankTrace>& trace() const { return trace_; }
+  // Of the step that settings.trace_step says, if it was done; or why there is none.
+  std::optional<RankTrace> TakeTrace() { return std::exchange(trace_, std::nullopt); }
+  const std::string& trace_error() const { return trace_error_; }
   // What it was doing, or waiting for, when it ended.
   const std::string& where() const { return where_; }
 
@@ -77,6 +79,7 @@ class Worker {
   const int rank_;
   RankResult result_;
   std::optional<RankTrace> trace_;
+  std::string trace_error_;
   std::string where_ = "not started";
   RankStatus status_;
   std::unique_ptr<Tracer> tracer_;  // null: nothing is recorded

@@ -12,8 +12,9 @@
 namespace zerobox::cuda {
 
 // A GPU's events know only the time between them. So a series begins with a host function, which
-// looks at the clock, and the event behind it, some microseconds later; and events are compared
-// within a series, because their distance is a float of milliseconds.
+// looks at the clock, and the event behind it, some microseconds later: that is what a series costs
+// the compute stream. Events are compared within a series, because their distance is a float of
+// milliseconds.
 class CudaDevice::CudaTimeMarks final : public TimeMarks {
  public:
   explicit CudaTimeMarks(CudaDevice& device) : device_(device) {}
@@ -39,7 +40,10 @@ class CudaDevice::CudaTimeMarks final : public TimeMarks {
       absl::Status status =
           ToStatus(cudaEventElapsedTime(&milliseconds, events_[0], events_[static_cast<size_t>(i)]),
                    "cudaEventElapsedTime");
-      if (!status.ok()) return status;
+      if (!status.ok()) {
+        Fail(status);
+        return device_.status();
+      }
       times.push_back(begin_ns_ + static_cast<int64_t>(double{milliseconds} * 1e6));
     }
     return times;
@@ -61,10 +65,11 @@ class CudaDevice::CudaTimeMarks final : public TimeMarks {
           ToStatus(cudaEventRecord(events_[static_cast<size_t>(number)], device_.Of(stream).handle),
                    "cudaEventRecord");
     }
-    if (!status.ok()) {
-      device_.Fail(absl::Status(status.code(), absl::StrCat(status.message(), ", of a time mark")));
-    }
+    if (!status.ok()) Fail(status);
     return number;
+  }
+  void Fail(const absl::Status& status) {
+    device_.Fail(absl::Status(status.code(), absl::StrCat(status.message(), ", of a time mark")));
   }
 
   CudaDevice& device_;

@@ -21,9 +21,6 @@ namespace {
 // barrier, a lock). After so long the others go on without it.
 constexpr auto kPatience = std::chrono::milliseconds(100);
 
-// Before it is a deadlock: a thread that is none of the workers may end it.
-constexpr auto kDeadlock = std::chrono::seconds(1);
-
 // The checker of accesses, where there is one, asks these while an operation runs.
 bool Ordered(uint32_t number, uint32_t other) {
   return number == other || Machine::Get().HappensBefore(number, other);
@@ -248,7 +245,7 @@ bool Machine::RunWhileAllWait() {
   // As long as nobody else runs, nobody else enqueues: going on at once spares the caller's pauses.
   while (went_on && AllWait()) went_on = RunOne();
   if (went_on || !AllWait()) return true;
-  if (options_.may_stall || now - progress_ < kDeadlock) return true;
+  if (options_.may_stall || now - progress_ < options_.deadlock_after) return true;
   if (!deadlock_reported_) {
     Report("deadlock: all threads wait, and no stream can go on" + DescribeQueues());
   }

@@ -24,6 +24,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -48,9 +49,10 @@ struct Options {
   uint64_t seed = 1;  // of kRandom
   // Worker threads that will come: nothing runs before so many have created a stream.
   int workers = 1;
-  // All may wait for something that never comes: else that is reported when it has lasted a second,
-  // and the waiting calls fail.
+  // All may wait for something that never comes: else that is reported when it has lasted for so
+  // long (a thread that is none of these workers may end it before), and the waiting calls fail.
   bool may_stall = false;
+  std::chrono::milliseconds deadlock_after{1000};
   int64_t device_bytes = int64_t{1} << 30;  // what one device has
   // Streams and the host may wait for events that take times. It costs a GPU something, so those
   // that are edges take none.

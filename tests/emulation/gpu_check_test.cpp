@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -186,7 +187,8 @@ TEST_F(GpuCheckTest, PutsSeveralRanksOnOneGpu) {
 TEST_F(GpuCheckTest, PutsSeveralRanksOnAsManyGpusAndMeasuresHowTrainingScales) {
   if (!CheckNccl().ok()) GTEST_SKIP() << CheckNccl();
   // Runs on one GPU too, for which no second worker comes; a run with two then may begin earlier.
-  fake_cuda::Reset({.devices = 2, .timing = true});
+  // Runs have one worker, or two, of which one may be slow to begin.
+  fake_cuda::Reset({.devices = 2, .deadlock_after = std::chrono::seconds(60), .timing = true});
   const std::vector<Row> rows = RunParts({7});
   EXPECT_THAT(Failed(rows), IsEmpty()) << text_;
   EXPECT_THAT(text_, HasSubstr("1 pairs of GPUs: 1 reach each other's memory, 1 over NVLink"));

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of a comparison: which runs there are, where two of them part, the largest model.
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/small_run.h"
+#include "trainer/combinations.h"
+#include "trainer/comparison.h"
+#include "trainer/gpt.h"
+#include "trainer/model_file.h"
+#include "trainer/run_equality.h"
+#include "trainer/tables.h"
+
+namespace zerobox {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+//---- Combinations
+
+absl::StatusOr<std::vector<Combination>> Resolve(std::vector<std::string> arguments) {
+  const absl::FlagSaver saver;
+  arguments.insert(arguments.begin(), {"--data=book.txt", "--device=host"});
+  const absl::StatusOr<CommandLine> line = ParseArguments(kCompareCommand, arguments);
+  if (!line.ok()) return line.status();
+  return ResolveCombinations(*line, {.cores = 2, .available_memory = 1000000});
+}
+
+std::vector<std::string> NamesOf(const std::vector<std::string>& arguments) {
+  const auto combinations = Resolve(arguments);
+  EXPECT_TRUE(combinations.ok()) << combinations.status();
+  std::vector<std::string> names;
+  if (!combinations.ok()) return names;
+  for (const Combination& combination : *combinations) names.push_back(combination.name);
+  return names;
+}
+
+std::string ErrorOf(const std::vector<std::string>& arguments) {
+  const auto combinations = Resolve(arguments);
+  return combinations.ok() ? "" : std::string(combinations.status().message());
+}
+
+TEST(Combinations, AreAllFourStagesByDefault) {
+  EXPECT_THAT(NamesOf({}), ElementsAre("zero0", "zero1", "zero2", "zero3"));
+}
+
+TEST(Combinations, AreEveryStageWithEveryOffloadAndEveryWayOfCheckpointing) {
+  EXPECT_THAT(NamesOf({"--zero_stages=3,0", "--offloads=none,activations+optimizer",
+                       "--activation_checkpointings=selective,full"}),
+              ElementsAre("zero3-selective", "zero0-selective",
+                          "zero3-selective-offload-optimizer-activations",
+                          "zero0-selective-offload-optimizer-activations", "zero3-full",
+                          "zero0-full", "zero3-full-offload-optimizer-activations",
+                          "zero0-full-offload-optimizer-activations"));
+}
+
+TEST(Combinations, TakeTheFlagsOfTrainForOneValue) {
+  const auto combinations = Resolve({"--zero_stage=2", "--offload=optimizer,activations",
+                                     "--activation_checkpointing=full", "--steps=7"});
+  ASSERT_TRUE(combinations.ok()) << combinations.status();
+  ASSERT_EQ(combinations->size(), 1u);
+  const TrainSettings& settings = combinations->front().resolved.settings;
+  EXPECT_EQ(settings.zero_stage, 2);
+  EXPECT_TRUE(settings.offload_optimizer && settings.offload_activations);
+  EXPECT_EQ(settings.activation_checkpointing, ActivationCheckpointing::kFull);
+  EXPECT_EQ(settings.steps, 7);
+  EXPECT_EQ(combinations->front().name, "zero2");  // what is the same in all runs is left out
+}
+
+TEST(Combinations, DifferInTheseSettingsAlone) {
+  const auto combinations = Resolve({"--zero_stages=1,3", "--offloads=none,optimizer", "--lr=0.5"});
+  ASSERT_TRUE(combinations.ok()) << combinations.status();
+  ASSERT_EQ(combinations->size(), 4u);
+  const std::array<std::pair<int, bool>, 4> wanted = {
+      {{1, false}, {3, false}, {1, true}, {3, true}}};
+  for (size_t i = 0; i < 4; ++i) {
+    const TrainSettings& settings = (*combinations)[i].resolved.settings;
+    EXPECT_EQ(settings.zero_stage, wanted[i].first);
+    EXPECT_EQ(settings.offload_optimizer, wanted[i].second);
+    EXPECT_EQ(settings.optimizer.learning_rate, 0.5);
+  }
+}
+
+TEST(Combinations, LeaveTheFlagsAsTheyWere) {
+  const absl::FlagSaver saver;
+  const std::vector<std::string> arguments = {"--data=book.txt", "--device=host",
+                                              "--zero_stages=3"};
+  const auto line = ParseArguments(kCompareCommand, arguments);
+  ASSERT_TRUE(line.ok());
+  ASSERT_TRUE(ResolveCombinations(*line, {.cores = 1, .available_memory = 1000}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_zero_stage), 0);
+  EXPECT_EQ(absl::GetFlag(FLAGS_offload), "none");
+}
+
+TEST(Combinations, RefuseListsThatAreEmptyUnknownOrDouble) {
+  EXPECT_THAT(ErrorOf({"--zero_stages="}), HasSubstr("--zero_stages=: wanted"));
+  EXPECT_THAT(ErrorOf({"--zero_stages="}), HasSubstr("found nothing"));
+  EXPECT_THAT(ErrorOf({"--zero_stages=0,4"}), HasSubstr("found '4'"));
+  EXPECT_THAT(ErrorOf({"--zero_stages=0,,1"}), HasSubstr("found ''"));
+  EXPECT_THAT(ErrorOf({"--zero_stages=0,1,"}), HasSubstr("found ''"));
+  EXPECT_THAT(ErrorOf({"--zero_stages=1,0,1"}), HasSubstr("found '1' again"));
+  EXPECT_THAT(ErrorOf({"--offloads=none,parameters"}), HasSubstr("found 'parameters'"));
+  EXPECT_THAT(ErrorOf({"--offloads=optimizer+none"}), HasSubstr("found 'optimizer+none'"));
+  EXPECT_THAT(ErrorOf({"--offloads="}), HasSubstr("found nothing"));
+  EXPECT_THAT(ErrorOf({"--activation_checkpointings=full",
+                       "--offloads=optimizer+activations,activations+optimizer"}),
+              HasSubstr("found 'activations+optimizer' again"));
+  EXPECT_THAT(ErrorOf({"--activation_checkpointings=all"}), HasSubstr("found 'all'"));
+  EXPECT_THAT(ErrorOf({"--activation_checkpointings=full,full"}), HasSubstr("found 'full' again"));
+}
+
+TEST(Combinations, RefuseAFlagForOneValueBesideThatForSeveral) {
+  EXPECT_THAT(ErrorOf({"--zero_stage=1", "--zero_stages=0,1"}),
+              HasSubstr("--zero_stage=1 with --zero_stages=0,1: wanted one of these flags"));
+  EXPECT_THAT(ErrorOf({"--offload=optimizer", "--offloads=none"}), HasSubstr("found both"));
+}
+
+TEST(Combinations, RefuseOffloadedActivationsWithoutCheckpointingAndNameTheRun) {
+  EXPECT_THAT(ErrorOf({"--offloads=activations", "--activation_checkpointings=full,none"}),
+              AllOf(HasSubstr("the run with --zero_stage=0 --offload=activations "
+                              "--activation_checkpointing=none: "),
+                    HasSubstr("wanted checkpoints to offload")));
+}
+
+TEST(Combinations, AreNoFlagsOfTrain) {
+  const std::vector<std::string> arguments = {"--zero_stages=0"};
+  EXPECT_THAT(std::string(ParseArguments(kTrainCommand, arguments).status().message()),
+              HasSubstr("--zero_stages is a flag of compare, not of train"));
+}
+
+//---- Equality
+
+RunResult WithLosses(const std::vector<double>& losses,
+                     const std::vector<EvalMetrics>& evaluations) {
+  RunResult result;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    result.step_metrics.push_back({.step = static_cast<int64_t>(i) + 1, .loss = losses[i]});
+  }
+  result.eval_metrics = evaluations;
+  return result;
+}
+
+TEST(FirstDifferentLoss, IsOfBits) {
+  const double nan = std::nan("");
+  const RunResult a = WithLosses({3, nan, 0.0}, {}), b = WithLosses({3, nan, -0.0}, {});
+  EXPECT_FALSE(FirstDifferentLoss(a, a));
+  const auto difference = FirstDifferentLoss(a, b);
+  ASSERT_TRUE(difference);
+  EXPECT_EQ(difference->step, 3);
+  EXPECT_FALSE(difference->evaluation);
+  EXPECT_EQ(difference->steps_before(), 2);
+}
+
+TEST(FirstDifferentLoss, IsTheEvaluationWhereThatComesFirst) {
+  const RunResult a = WithLosses({3, 2, 1}, {{1, 5.0}, {2, 4.0}});
+  const RunResult b = WithLosses({3, 2, 7}, {{1, 5.0}, {2, 4.5}});
+  const auto difference = FirstDifferentLoss(a, b);
+  ASSERT_TRUE(difference);
+  EXPECT_EQ(difference->step, 2);
+  EXPECT_TRUE(difference->evaluation);
+  EXPECT_EQ(difference->steps_before(), 2);
+  EXPECT_EQ(difference->reference, 4.0);
+  EXPECT_EQ(difference->value, 4.5);
+}
+
+TEST(Equality, IsPromisedOnHostDevicesWhereSumsAreTakenInTheSameOrder) {
+  TrainSettings a = SmallSettings(), b = SmallSettings();
+  b.zero_stage = 3;
+  b.offload_optimizer = true;
+  EXPECT_TRUE(EqualityIsPromised(a, b));
+  a.grad_accum = b.grad_accum = 2;
+  EXPECT_FALSE(EqualityIsPromised(a, b));
+  a.zero_stage = 2;
+  EXPECT_TRUE(EqualityIsPromised(a, b));
+  a.device = b.device = "cuda";
+  EXPECT_FALSE(EqualityIsPromised(a, b));
+}
+
+// A run of 6 steps whose gradient of one step is an ulp off.
+class FirstDifference : public testing::Test {
+ protected:
+  FirstDifference() {
+    settings_.devices = 2;
+    settings_.steps = 6;
+    settings_.optimizer.total_steps = 6;
+    settings_.dropout = 0;
+    other_settings_ = settings_;
+    other_settings_.zero_stage = 2;
+  }
+  static TrainHooks OffAtStep(int64_t wrong) {
+    TrainHooks hooks;
+    hooks.loss_scale = [wrong](int, int64_t step) {
+      return step == wrong ? 1 + std::numeric_limits<float>::epsilon() : 1.0;
+    };
+    return hooks;
+  }
+  static std::map<std::string, std::vector<float>> After(int64_t steps, TrainSettings settings,
+                                                         const TrainHooks& hooks) {
+    settings.steps = steps;
+    return RunSmall(settings, hooks).parameters;
+  }
+  // Expects what a look at all parameters after `step` steps shows, and none before.
+  void ExpectFirst(const absl::StatusOr<Equality::Difference>& found, int64_t step,
+                   const TrainHooks& hooks) const {
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->step, step);
+    EXPECT_EQ(After(step - 1, settings_, {}), After(step - 1, other_settings_, hooks));
+    auto a = After(step, settings_, {}), b = After(step, other_settings_, hooks);
+    for (const ParameterSpec& spec : GptParameters(settings_.model)) {
+      for (size_t i = 0; i < a[spec.name].size(); ++i) {
+        if (a[spec.name][i] == b[spec.name][i]) continue;
+        EXPECT_EQ(found->parameter, spec.name);
+        EXPECT_EQ(found->unit, spec.unit);
+        EXPECT_EQ(found->element, static_cast<int64_t>(i));
+        EXPECT_EQ(found->reference, a[spec.name][i]);
+        EXPECT_EQ(found->value, b[spec.name][i]);
+        return;
+      }
+    }
+    FAIL() << "no parameter differs";
+  }
+  absl::StatusOr<Equality::Difference> Find(const TrainHooks& hooks,
+                                            const std::optional<LossDifference>& loss) const {
+    const SyntheticDataset data(settings_.model.seq_len, settings_.model.vocab_size);
+    return FindFirstDifference({settings_, {}}, {other_settings_, hooks}, loss, data, nullptr);
+  }
+
+  TrainSettings settings_ = SmallSettings(), other_settings_;
+};
+
+TEST_F(FirstDifference, IsFoundFromTheLossThatShowsIt) {
+  const TrainHooks hooks = OffAtStep(3);
+  const auto loss =
+      FirstDifferentLoss(RunSmall(settings_).result, RunSmall(other_settings_, hooks).result);
+  ASSERT_TRUE(loss);
+  EXPECT_EQ(loss->step, 4);
+  ExpectFirst(Find(hooks, loss), 3, hooks);
+}
+
+TEST_F(FirstDifference, IsFoundWhereALaterLossShowsIt) {
+  const TrainHooks hooks = OffAtStep(2);
+  ExpectFirst(Find(hooks, LossDifference{.step = 6}), 2, hooks);
+}
+
+TEST_F(FirstDifference, IsFoundWithoutALoss) {
+  for (const int64_t step : {1, 4, 6}) {
+    const TrainHooks hooks = OffAtStep(step);
+    ExpectFirst(Find(hooks, std::nullopt), step, hooks);
+  }
+}
+
+TEST_F(FirstDifference, IsTheLossWhereNoParameterDiffersBefore) {
+  const auto found = Find({}, LossDifference{.step = 4, .reference = 2, .value = 3});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->step, 4);
+  EXPECT_EQ(found->parameter, "");
+  EXPECT_EQ(found->unit, -1);
+  EXPECT_EQ(found->reference, 2);
+  EXPECT_EQ(found->value, 3);
+}
+
+TEST_F(FirstDifference, IsNotInventedForEqualRuns) {
+  EXPECT_EQ(Find({}, std::nullopt).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(FirstDifference, IsGivenUpWhenASignalStopsTheSearch) {
+  const SyntheticDataset data(settings_.model.seq_len, settings_.model.vocab_size);
+  const TrainHooks none, hooks = OffAtStep(3);
+  const auto found = FindFirstDifference({settings_, none}, {other_settings_, hooks}, std::nullopt,
+                                         data, [] { return 2; });
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(FirstDifferentElement, IsOfTheFilesInTheOrderOfTheLayout) {
+  const std::string folder = testing::TempDir() + "/compare_test-" + std::to_string(getpid());
+  const ModelConfig config = {
+      .n_layer = 1, .n_head = 1, .n_embd = 4, .seq_len = 3, .vocab_size = 5};
+  const std::vector<ParameterSpec> specs = GptParameters(config);
+  // Two files that differ in two parameters, of which the later is written with a larger change.
+  for (const std::string& name : {folder + "/a", folder + "/b"}) {
+    fs::create_directories(name);
+    auto writer = CreateModelFile(name, config, DType::kFloat32);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    for (size_t p = 0; p < specs.size(); ++p) {
+      std::vector<float> values(static_cast<size_t>(specs[p].elements()), 0.5F);
+      if (name.back() == 'b' && p == 6) values[2] = 0.25F;
+      if (name.back() == 'b' && p == 7) values[0] = 99;
+      ASSERT_TRUE((*writer)->Write(std::as_bytes(std::span<const float>(values))).ok());
+    }
+    ASSERT_TRUE((*writer)->Finish().ok());
+  }
+  const auto same = FirstDifferentElement(config, folder + "/a", folder + "/a");
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_FALSE(*same);
+  const auto found = FirstDifferentElement(config, folder + "/a", folder + "/b");
+  ASSERT_TRUE(found.ok() && *found) << found.status();
+  EXPECT_EQ((*found)->parameter, specs[6].name);
+  EXPECT_EQ((*found)->unit, 1);
+  EXPECT_EQ((*found)->element, 2);
+  EXPECT_EQ((*found)->reference, 0.5);
+  EXPECT_EQ((*found)->value, 0.25);
+  EXPECT_FALSE(FirstDifferentElement(config, folder + "/a", folder + "/none").ok());
+  fs::remove_all(folder);
+}
+
+//---- The largest model
+
+int64_t Reserved(TrainSettings settings, int64_t layers) {
+  settings.model.n_layer = layers;
+  const absl::StatusOr<RunPlan> plan = PlanRun(settings);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? LargestReservation(*plan) : 0;
+}
+
+TEST(LargestModel, IsWhatTryingEveryNumberOfLayersFinds) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    TrainSettings settings = SmallSettings();
+    settings.zero_stage = stage;
+    settings.offload_optimizer = stage == 2;
+    std::vector<int64_t> needs = {0};
+    for (int64_t layers = 1; layers <= 40; ++layers) {
+      needs.push_back(Reserved(settings, layers));
+      EXPECT_GE(needs[static_cast<size_t>(layers)], needs[static_cast<size_t>(layers) - 1])
+          << "stage " << stage << ", " << layers << " layers";
+    }
+    for (const size_t layers : {1, 2, 3, 7, 16, 31}) {
+      for (const int64_t spare : {int64_t{0}, int64_t{-1}}) {
+        settings.device_memory_bytes = needs[layers] + spare;
+        int64_t wanted = 0;
+        for (int64_t n = 1; n <= 40; ++n) {
+          if (needs[static_cast<size_t>(n)] <= settings.device_memory_bytes) wanted = n;
+        }
+        const auto found = FindLargestModel(settings);
+        ASSERT_EQ(found.has_value(), wanted > 0);
+        if (!found) continue;
+        EXPECT_EQ(found->n_layer, wanted) << "stage " << stage;
+        // 2 norms, 4 linear layers of 12 C^2 weights and 9 C biases; embeddings, the last norm.
+        const int64_t c = 33;
+        EXPECT_EQ(found->parameters, (101 + 17) * c + 2 * c + wanted * (12 * c * c + 13 * c));
+      }
+    }
+  }
+}
+
+TEST(LargestModel, EndsAt8192LayersHoweverLargeTheDevice) {
+  TrainSettings settings = SmallSettings();
+  settings.devices = 1;
+  settings.model = {.n_layer = 1, .n_head = 1, .n_embd = 1, .seq_len = 1, .vocab_size = 1};
+  settings.device_memory_bytes = int64_t{1} << 50;
+  const auto found = FindLargestModel(settings);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->n_layer, 8192);
+}
+
+//---- What is said of them
+
+TEST(StatesFormula, IsThePapers) {
+  TrainSettings settings;
+  settings.devices = 4;
+  const auto at = [&settings](int stage) {
+    settings.zero_stage = stage;
+    return StatesFormula(settings);
+  };
+  EXPECT_EQ(at(0), "16Ψ");
+  EXPECT_EQ(at(1), "8Ψ + 8Ψ/4");
+  EXPECT_EQ(at(2), "4Ψ + 12Ψ/4");
+  EXPECT_EQ(at(3), "16Ψ/4");
+  settings.dtype = settings.grad_accum_dtype = DType::kBFloat16;
+  EXPECT_EQ(at(1), "4Ψ + 12Ψ/4");
+  EXPECT_EQ(at(2), "2Ψ + 14Ψ/4");
+  settings.grad_accum_dtype = DType::kFloat32;
+  EXPECT_EQ(at(0), "18Ψ");
+  settings.offload_optimizer = true;
+  EXPECT_EQ(at(0), "6Ψ");
+  EXPECT_EQ(at(1), "6Ψ");
+  EXPECT_EQ(at(2), "2Ψ");
+  EXPECT_EQ(at(3), "2Ψ/4");
+  settings.offload_optimizer = false;
+  settings.devices = 1;
+  EXPECT_EQ(at(3), "18Ψ");
+}
+
+}  // namespace
+}  // namespace zerobox

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reports that are read back: put together, or refused.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/small_report.h"
+#include "trainer/report.h"
+#include "trainer/train.h"
+
+namespace zerobox {
+namespace {
+
+using Json = ReportObject;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+Json ReportOf(int stage) {
+  const SmallReport small(stage);
+  return MakeReport(small.run());
+}
+
+std::string ErrorOf(const absl::StatusOr<Json>& report) {
+  return report.ok() ? "" : std::string(report.status().message());
+}
+
+TEST(MergeReports, KeepsOneReportAsItIs) {
+  const Json report = ReportOf(3);
+  EXPECT_EQ(MergeReports({{"a", report}}).value(), report);
+}
+
+TEST(MergeReports, PutsAllRunsBehindTheHeadOfTheFirst) {
+  Json second = ReportOf(3);
+  second["title"] = "another";
+  const Json merged = MergeReports({{"a", ReportOf(0)}, {"b", second}}).value();
+  ASSERT_EQ(merged["runs"].size(), 2u);
+  EXPECT_EQ(merged["runs"][0]["id"], "stage0");
+  EXPECT_EQ(merged["runs"][1]["id"], "stage3");
+  EXPECT_EQ(merged["title"], ReportOf(0)["title"]);
+  EXPECT_EQ(merged["runs"][1]["step"], second["runs"][0]["step"]);
+}
+
+TEST(MergeReports, GivesEachRunAnIdAndALabelOfItsOwnAndReferencesFollow) {
+  // Stage 0, and stage 3 compared to it, twice.
+  Json pair = MergeReports({{"a", ReportOf(0)}, {"a", ReportOf(3)}}).value();
+  pair["runs"][1]["equality"] = {{"reference", "stage0"}, {"equal", true}};
+  const Json merged = MergeReports({{"a", pair}, {"b", pair}}).value();
+  std::vector<std::string> found;
+  for (const Json& run : merged["runs"]) {
+    found.push_back(run["id"].get<std::string>() + ", " + run["label"].get<std::string>() +
+                    (run["equality"].is_null()
+                         ? ""
+                         : ", as " + run["equality"]["reference"].get<std::string>()));
+  }
+  EXPECT_THAT(found,
+              testing::ElementsAre("stage0, Stage 0", "stage3, Stage 3, as stage0",
+                                   "stage0-2, Stage 0 (2)", "stage3-2, Stage 3 (2), as stage0-2"));
+}
+
+TEST(MergeReports, RefusesRunsOfAnotherModelOrOtherUnits) {
+  SmallReport other;
+  other.resolved.model = "gpt2";
+  EXPECT_THAT(ErrorOf(MergeReports({{"a", ReportOf(3)}, {"b", MakeReport(other.run())}})),
+              AllOf(StartsWith("b: wanted the model of a, tiny of 1,920 parameters in 2 layers"),
+                    HasSubstr("found gpt2 of 1,920 parameters"), HasSubstr("one page")));
+  other = SmallReport();
+  other.resolved.settings.model.n_head = 4;  // which costs nothing
+  EXPECT_THAT(ErrorOf(MergeReports({{"a", ReportOf(3)}, {"b", MakeReport(other.run())}})),
+              HasSubstr("found another of that size"));
+  // 4 shards: 256 elements of the ends, 1024 of a block.
+  other = SmallReport();
+  other.resolved.settings.devices = 4;
+  other.plan = PlanRun(other.resolved.settings).value();
+  EXPECT_THAT(ErrorOf(MergeReports({{"a", ReportOf(3)}, {"b", MakeReport(other.run())}})),
+              AllOf(HasSubstr("b: wanted the units of a, 2,048 elements with their padding, "
+                              "found others, 2,304"),
+                    HasSubstr("--devices")));
+  EXPECT_THAT(ErrorOf(MergeReports({})), HasSubstr("found none"));
+}
+
+TEST(ParseReport, ReadsWhatWasWritten) {
+  const Json report = ReportOf(3);
+  EXPECT_EQ(ParseReport("a", ReportText(report)).value(), report);
+}
+
+TEST(ParseReport, RefusesWhatIsNoReport) {
+  const std::string whole = ReportText(ReportOf(3));
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "wanted the JSON of a report"},
+      {"hello", "wanted the JSON of a report"},
+      {whole.substr(0, whole.size() / 2), "wanted the JSON of a report"},
+      {whole + "x", "wanted the JSON of a report"},
+      {"{\"schema\":1e999}", "wanted the JSON of a report"},
+      {"\"\xff\"", "wanted the JSON of a report"},
+      {"null", "JSON without one"},
+      {"[]", "JSON without one"},
+      {"3", "JSON without one"},
+      {"{}", "JSON without one"},
+      {"{\"schema\":3}", "JSON without one"},
+      {"{\"schema\":\"zerobox.report/2\"}",
+       "wanted a report of the schema zerobox.report/1, found zerobox.report/2"},
+      {"{\"schema\":\"zerobox.report/1\"}", "a wrong or missing part"},
+      {std::string(100000, '['), "wanted the JSON of a report"},
+      {std::string(100000, '[') + std::string(100000, ']'), "more than 64 deep"},
+  };
+  for (const auto& [text, why] : cases) {
+    EXPECT_THAT(ErrorOf(ParseReport("run/report.json", text)),
+                AllOf(StartsWith("run/report.json: "), HasSubstr(why)))
+        << text.substr(0, 60);
+  }
+}
+
+// Everything below `part`, one after the other, replaced by `wrong`; `check` sees the whole.
+template <typename Check>
+void ReplaceEach(Json& whole, Json& part, const Json& wrong, const Check& check) {
+  for (auto& item : part.items()) {
+    const Json kept = std::exchange(item.value(), wrong);
+    check(whole);
+    item.value() = kept;
+    if (item.value().is_structured()) ReplaceEach(whole, item.value(), wrong, check);
+  }
+}
+
+TEST(ParseReport, TakesOrRefusesWrongTypesAnywhereButNeverThrows) {
+  const Json good = ReportOf(3);
+  int tried = 0, refused = 0;
+  for (const Json& wrong : {Json(), Json(-1), Json("x"), Json(0.5), Json(true), Json::array(),
+                            Json::object(), Json::array({1}), Json{{"a", 1}}}) {
+    Json whole = good;
+    ReplaceEach(whole, whole, wrong, [&](const Json& broken) {
+      ++tried;
+      const absl::StatusOr<Json> parsed = ParseReport("b", ReportText(broken));
+      if (!parsed.ok()) {
+        ++refused;
+        return;
+      }
+      const absl::StatusOr<Json> merged = MergeReports({{"a", good}, {"b", *parsed}});
+      if (merged.ok()) {
+        EXPECT_THAT(ReportText(*merged), StartsWith("{\"schema\":\"zerobox.report/1\""));
+      }
+      refused += !merged.ok();
+    });
+  }
+  EXPECT_GT(tried, 1000);
+  EXPECT_GT(refused, 100);
+  EXPECT_LT(refused, tried);
+}
+
+}  // namespace
+}  // namespace zerobox

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reports that were read from files, of which anything must be expected.
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "trainer/report.h"
+#include "trainer/text.h"
+
+namespace zerobox {
+namespace {
+
+using Json = ReportObject;
+
+// Ours are 8 deep. Deeper ones would take the stack of whoever walks them.
+constexpr int kDeepest = 64;
+
+absl::Status Refuse(const std::string& name, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", why));
+}
+
+absl::StatusOr<Json> ParseJson(const std::string& name, std::string_view text) {
+  bool too_deep = false;
+  const Json::parser_callback_t within = [&](int depth, Json::parse_event_t, Json&) {
+    too_deep = too_deep || depth > kDeepest;
+    return depth <= kDeepest;
+  };
+  try {
+    Json json = Json::parse(text.begin(), text.end(), within);
+    if (too_deep) {
+      return Refuse(name, absl::StrCat("wanted a report, found JSON that is more than ", kDeepest,
+                                       " deep; give the folder of a run"));
+    }
+    return json;
+  } catch (const Json::exception& error) {
+    return Refuse(name, absl::StrCat("wanted the JSON of a report, found something else (",
+                                     error.what(), "); make the report again"));
+  }
+}
+
+// Everything that merging and the page's head rely on; `at` throws where it is not so.
+void CheckShape(const Json& report) {
+  for (const char* key : {"title", "command", "created"}) {
+    report.at(key).get_ref<const std::string&>();
+  }
+  for (const char* key : {"program", "machine", "model"}) {
+    report.at(key).get_ref<const Json::object_t&>();
+  }
+  report.at("model").at("name").get_ref<const std::string&>();
+  for (const char* key : {"parameters", "padded_parameters", "layers"}) {
+    report.at("model").at(key).get_ref<const Json::number_integer_t&>();
+  }
+  for (const Json& unit : report.at("units").get_ref<const Json::array_t&>()) {
+    unit.at("name").get_ref<const std::string&>();
+    unit.at("padded_elements").get_ref<const Json::number_integer_t&>();
+  }
+  for (const Json& category : report.at("categories").get_ref<const Json::array_t&>()) {
+    category.get_ref<const std::string&>();
+  }
+  for (const Json& run : report.at("runs").get_ref<const Json::array_t&>()) {
+    for (const char* key : {"id", "label", "status"}) run.at(key).get_ref<const std::string&>();
+    run.at("memory").get_ref<const Json::object_t&>();
+    for (const char* key : {"step", "metrics", "equality"}) {
+      if (!run.at(key).is_null()) run.at(key).get_ref<const Json::object_t&>();
+    }
+    if (!run.at("equality").is_null()) {
+      run.at("equality").at("reference").get_ref<const std::string&>();
+    }
+  }
+  if (report.at("runs").empty()) report.at("runs").at(0);
+}
+
+std::string Describe(const Json& model) {
+  return absl::StrCat(model.at("name").get_ref<const std::string&>(), " of ",
+                      WithCommas(model.at("parameters").get<int64_t>()), " parameters in ",
+                      model.at("layers").get<int64_t>(), " layers");
+}
+
+// Why `other` cannot be on one page with `first`; "" if it can.
+std::string Difference(const NamedReport& first, const NamedReport& other) {
+  const Json &a = first.report, &b = other.report;
+  Json model_a = a.at("model"), model_b = b.at("model");
+  for (Json* model : {&model_a, &model_b}) model->erase("padded_parameters");
+  if (model_a != model_b) {
+    const std::string wanted = Describe(model_a), found = Describe(model_b);
+    return absl::StrCat("wanted the model of ", first.name, ", ", wanted, ", found ",
+                        found == wanted ? "another of that size" : found,
+                        "; one page shows runs of one model");
+  }
+  if (a.at("units") != b.at("units") || a.at("model") != b.at("model")) {
+    return absl::StrCat(
+        "wanted the units of ", first.name, ", ",
+        WithCommas(a.at("model").at("padded_parameters").get<int64_t>()),
+        " elements with their padding, found others, ",
+        WithCommas(b.at("model").at("padded_parameters").get<int64_t>()),
+        "; one page shows runs with the same --devices, --bucket_bytes and --grad_accum_dtype, "
+        "which decide the padding");
+  }
+  if (a.at("categories") != b.at("categories")) {
+    return absl::StrCat("wanted the categories of ", first.name,
+                        ", found others; make both reports with one version of zerobox");
+  }
+  return "";
+}
+
+// "stage3", "stage3-2", ...: the first that is not in `taken`, which then has it.
+std::string Unique(const std::string& text, const std::function<std::string(int)>& suffix,
+                   std::set<std::string>& taken) {
+  std::string unique = text;
+  for (int i = 2; !taken.insert(unique).second; ++i) unique = text + suffix(i);
+  return unique;
+}
+
+Json Merged(std::vector<NamedReport> reports) {
+  std::set<std::string> ids, labels;
+  Json runs = Json::array();
+  for (NamedReport& named : reports) {
+    std::map<std::string, std::string> new_ids;
+    Json& own = named.report.at("runs");
+    for (Json& run : own) {
+      const std::string id = run.at("id").get<std::string>();
+      run["id"] = Unique(
+          id, [](int i) { return absl::StrCat("-", i); }, ids);
+      run["label"] = Unique(
+          run.at("label").get<std::string>(), [](int i) { return absl::StrCat(" (", i, ")"); },
+          labels);
+      new_ids.emplace(id, run["id"].get<std::string>());
+    }
+    for (Json& run : own) {
+      if (!run.at("equality").is_null()) {
+        Json& reference = run.at("equality").at("reference");
+        const auto found = new_ids.find(reference.get_ref<const std::string&>());
+        if (found != new_ids.end()) reference = found->second;
+      }
+      runs.push_back(std::move(run));
+    }
+  }
+  Json merged = std::move(reports.front().report);
+  merged["runs"] = std::move(runs);
+  return merged;
+}
+
+}  // namespace
+
+absl::StatusOr<ReportObject> ParseReport(const std::string& name, std::string_view text) {
+  absl::StatusOr<Json> report = ParseJson(name, text);
+  if (!report.ok()) return report;
+  const auto schema = report->is_object() ? report->find("schema") : report->end();
+  if (schema == report->end() || *schema != kReportSchema) {
+    const bool named = schema != report->end() && schema->is_string();
+    return Refuse(
+        name, absl::StrCat("wanted a report of the schema ", std::string(kReportSchema), ", found ",
+                           named ? schema->get<std::string>() : "JSON without one",
+                           "; make the report again with this version of zerobox"));
+  }
+  try {
+    CheckShape(*report);
+  } catch (const Json::exception& error) {
+    return Refuse(name, absl::StrCat("wanted a whole report, found one with a wrong or missing "
+                                     "part (",
+                                     error.what(), "); make the report again"));
+  }
+  return report;
+}
+
+absl::StatusOr<ReportObject> MergeReports(std::vector<NamedReport> reports) {
+  if (reports.empty()) return absl::InvalidArgumentError("wanted at least one report, found none");
+  try {
+    for (const NamedReport& other : reports) {
+      if (const std::string why = Difference(reports.front(), other); !why.empty()) {
+        return Refuse(other.name, why);
+      }
+    }
+    return Merged(std::move(reports));
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "wanted whole reports, found one with a wrong or missing part (", error.what(), ")"));
+  }
+}
+
+}  // namespace zerobox
