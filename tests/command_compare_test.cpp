@@ -208,10 +208,11 @@ TEST_F(CommandCompareTest, KeepsTheTableIn80ColumnsWithNamesOfAnyLength) {
 
 TEST_F(CommandCompareTest, ShowsWhereARunFirstDiffers) {
   ASSERT_EQ(Compare({"--zero_stages=0,1,2"}, {{}, {}, OffAtStep(3)}), 0) << err_;
-  EXPECT_THAT(err_, HasSubstr("zero2 differs from zero0; looking for where it first does"));
-  EXPECT_THAT(Table(), AllOf(HasSubstr("  zero1 bitwise equal"), HasSubstr("  zero2 ≠ step 4"),
-                             HasSubstr("zero2 differs from zero0 first after step 3: "),
-                             HasSubstr("zero2 differs from zero0, which is an error of zerobox")));
+  EXPECT_THAT(err_, HasSubstr("zero2 differs from zero0; looking for where it does"));
+  EXPECT_THAT(Table(),
+              AllOf(HasSubstr("  zero1 bitwise equal"), HasSubstr("  zero2 ≠ step 4"),
+                    HasSubstr("zero2 differs from zero0 after step 3, not yet after step 2: "),
+                    HasSubstr("zero2 differs from zero0, which is an error of zerobox")));
   const Json runs = Parsed("compare.json")["runs"];
   EXPECT_EQ(runs[1]["equality"]["equal"], true);
   const Json& equality = runs[2]["equality"];
@@ -315,7 +316,74 @@ TEST_F(CommandCompareTest, EndsWith3WhenAWorkerFailsAndWritesWhatWasDone) {
   EXPECT_EQ(runs[1]["end"], "failed");
   EXPECT_THAT(runs[1]["failure"].get<std::string>(), HasSubstr("a cable was pulled"));
   EXPECT_EQ(runs[2]["end"], "not_run");
-  EXPECT_EQ(Parsed("report.json")["runs"][0]["id"], "zero0");
+  const Json report = Parsed("report.json");
+  EXPECT_EQ(report["runs"][0]["id"], "zero0");
+  EXPECT_EQ(report["runs"][0]["status"], "ok");
+  // What it had done by then is shown as that of a run that failed, in both reports.
+  ASSERT_GT(runs[1]["steps"].get<int64_t>(), 0);
+  for (const Json& failed : {report["runs"][1], Parsed("zero2/report.json")["runs"][0]}) {
+    EXPECT_EQ(failed["status"], "failed");
+    EXPECT_THAT(failed["failure"].get<std::string>(), HasSubstr("a cable was pulled"));
+  }
+}
+
+TEST_F(CommandCompareTest, ListsTheFilesThatItHasWritten) {
+  TrainHooks hooks;
+  hooks.call = [](const CallInfo&) { return absl::InternalError("a cable was pulled"); };
+  EXPECT_EQ(Compare({"--zero_stages=0,3"}, {hooks}), 3);
+  EXPECT_FALSE(Wrote("report.html"));
+  const std::string list = out_.substr(out_.find("Files in"));
+  EXPECT_THAT(list, AllOf(Not(HasSubstr("report.")), HasSubstr("  compare.json"),
+                          HasSubstr("  memory.png"), HasSubstr("  log.txt")));
+}
+
+TEST_F(CommandCompareTest, SaysThatModelsThatCannotBeReadWereNotCompared) {
+  TrainHooks hooks;
+  hooks.after_setup = [this](int rank, Device&) {
+    if (rank == 0) fs::remove(folder_ / "out" / "zero0" / "model.safetensors");
+  };
+  ASSERT_EQ(Compare({"--zero_stages=0,1"}, {{}, hooks}), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("the models of zero0 and zero1 cannot be compared"));
+  EXPECT_THAT(Table(), AllOf(HasSubstr("  zero1 not compared"), Not(HasSubstr("bit by bit")),
+                             HasSubstr("the parameters of zero1 were not\n  compared")));
+  for (const char* file : {"compare.json", "report.json"}) {
+    const Json equality = Parsed(file)["runs"][1]["equality"];
+    EXPECT_EQ(equality["losses_equal"], true) << file;
+    EXPECT_TRUE(equality["equal"].is_null()) << file;
+    EXPECT_TRUE(equality["parameters_equal"].is_null()) << file;
+  }
+}
+
+TEST_F(CommandCompareTest, KnowsThatLossesDifferWhereModelsCannotBeRead) {
+  TrainHooks hooks = OffAtStep(3);
+  hooks.after_setup = [this](int rank, Device&) {
+    if (rank == 0) fs::remove(folder_ / "out" / "zero0" / "model.safetensors");
+  };
+  ASSERT_EQ(Compare({"--zero_stages=0,1"}, {{}, hooks}), 0) << err_;
+  EXPECT_THAT(Table(), AllOf(HasSubstr("  zero1 ≠ step 4"), Not(HasSubstr("bit by bit")),
+                             HasSubstr("zero1 differs from zero0, which is an error")));
+  const Json equality = Parsed("compare.json")["runs"][1]["equality"];
+  EXPECT_EQ(equality["equal"], false);
+  EXPECT_TRUE(equality["parameters_equal"].is_null());
+  EXPECT_EQ(equality["first_difference"]["step"], 3);
+}
+
+TEST_F(CommandCompareTest, NamesNoStepWhereTheDifferenceDoesNotHappenAgain) {
+  std::atomic<int> runs{0};
+  TrainHooks once;
+  once.after_setup = [&runs](int rank, Device&) { runs += rank == 0 ? 1 : 0; };
+  once.loss_scale = [&runs](int, int64_t step) {
+    return step == 3 && runs == 1 ? 1 + std::numeric_limits<float>::epsilon() : 1.0;
+  };
+  ASSERT_EQ(Compare({"--zero_stages=0,1"}, {{}, once}), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("not found: it did not happen again"));
+  EXPECT_THAT(Table(), AllOf(HasSubstr("zero1 differs from zero0 in the trained parameters: "),
+                             HasSubstr("is that of step 4"), Not(HasSubstr("after step"))));
+  for (const char* file : {"compare.json", "report.json"}) {
+    const Json difference = Parsed(file)["runs"][1]["equality"]["first_difference"];
+    EXPECT_TRUE(difference["step"].is_null()) << file;
+    EXPECT_NE(difference["parameter"], "") << file;
+  }
 }
 
 TEST_F(CommandCompareTest, EndsInOrderAfterASignal) {
@@ -363,6 +431,33 @@ TEST_F(CommandCompareTest, WritesWhatWasDoneWhenAWorkerDoesNotComeBack) {
   EXPECT_EQ(Parsed("compare.json")["runs"][1]["end"], "failed");
   EXPECT_EQ(Parsed("report.json")["runs"].size(), 1u);
   EXPECT_TRUE(Wrote("memory.png"));
+}
+
+TEST_F(CommandCompareTest, WritesWhatWasDoneWhenAWorkerOfTheSearchDoesNotComeBack) {
+  std::atomic<bool> hangs{false}, never{false};
+  std::atomic<int> runs{0};
+  TrainHooks hooks = OffAtStep(3);
+  hooks.watch.look_seconds = 0.001;
+  hooks.watch.grace_seconds = 0.001;
+  hooks.after_setup = [&runs](int rank, Device&) { runs += rank == 0 ? 1 : 0; };
+  hooks.call = [&](const CallInfo& call) {
+    if (call.number != 7 || runs == 1) return absl::OkStatus();
+    if (call.rank == 0) {
+      hangs = true;
+      hangs.notify_all();
+      never.wait(false);
+    }
+    hangs.wait(false);
+    return absl::InternalError("a cable was pulled");
+  };
+  EXPECT_EXIT(CompareProgram(Flags({"--zero_stages=0,3"}), {{}, hooks}), testing::ExitedWithCode(3),
+              AllOf(HasSubstr("looking for where it does"), HasSubstr("not found: a worker failed"),
+                    HasSubstr("\n  device 0: did not come back: ")));
+  const Json runs_json = Parsed("compare.json")["runs"];
+  EXPECT_EQ(runs_json[1]["end"], "done");
+  EXPECT_EQ(runs_json[1]["equality"]["equal"], false);
+  EXPECT_TRUE(runs_json[1]["equality"]["first_difference"]["step"].is_null());
+  EXPECT_EQ(Parsed("report.json")["runs"].size(), 2u);
 }
 #endif
 

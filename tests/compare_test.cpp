@@ -4,11 +4,16 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -192,6 +197,12 @@ TEST(Equality, IsPromisedOnHostDevicesWhereSumsAreTakenInTheSameOrder) {
   EXPECT_FALSE(EqualityIsPromised(a, b));
 }
 
+class Unwatched final : public RunObserver {
+ public:
+  void OnStep(const StepMetrics& /*metrics*/) override {}
+  void OnEval(const EvalMetrics& /*metrics*/) override {}
+};
+
 // A run of 6 steps whose gradient of one step is an ulp off.
 class FirstDifference : public testing::Test {
  protected:
@@ -235,55 +246,147 @@ class FirstDifference : public testing::Test {
     }
     FAIL() << "no parameter differs";
   }
-  absl::StatusOr<Equality::Difference> Find(const TrainHooks& hooks,
-                                            const std::optional<LossDifference>& loss) const {
-    const SyntheticDataset data(settings_.model.seq_len, settings_.model.vocab_size);
-    return FindFirstDifference({settings_, {}}, {other_settings_, hooks}, loss, data, nullptr);
+  // Trains both, the other with `hooks`, then searches. `without_loss`: although losses may differ.
+  absl::StatusOr<Equality::Difference> Find(const TrainHooks& hooks, const Dataset& data,
+                                            bool without_loss = false,
+                                            const TrainHooks& reference_hooks = {},
+                                            const std::function<int()>& stop = nullptr) {
+    const RunResult reference = RunSmall(settings_, data, reference_hooks).result;
+    const RunResult other = RunSmall(other_settings_, data, hooks).result;
+    loss_ = without_loss ? std::nullopt : FirstDifferentLoss(reference, other);
+    Unwatched observer;
+    return FindFirstDifference({settings_, reference_hooks, reference},
+                               {other_settings_, hooks, other}, loss_, data, stop, observer);
+  }
+  absl::StatusOr<Equality::Difference> Find(const TrainHooks& hooks, bool without_loss = false) {
+    return Find(hooks, SyntheticDataset(settings_.model.seq_len, settings_.model.vocab_size),
+                without_loss);
   }
 
   TrainSettings settings_ = SmallSettings(), other_settings_;
+  std::optional<LossDifference> loss_;  // that the last search began from
 };
+
+// The tokens of one step are others while `wrong` is set.
+class WrongTokens final : public Dataset {
+ public:
+  WrongTokens(const TrainSettings& settings, int64_t step, const std::atomic<bool>& wrong)
+      : data_(settings.model.seq_len, settings.model.vocab_size),
+        first_((step - 1) * settings.global_batch()),
+        end_(step * settings.global_batch()),
+        wrong_(wrong) {}
+  int64_t train_tokens() const override { return data_.train_tokens(); }
+  int64_t train_sequences() const override { return data_.train_sequences(); }
+  int64_t validation_sequences() const override { return data_.validation_sequences(); }
+  void Train(int64_t position, std::span<int32_t> inputs,
+             std::span<int32_t> targets) const override {
+    data_.Train(position, inputs, targets);
+    if (wrong_ && position >= first_ && position < end_) inputs[0] = (inputs[0] + 1) % 101;
+  }
+  int64_t TrainTargets(int64_t position) const override { return data_.TrainTargets(position); }
+  int64_t Epoch(int64_t position) const override { return data_.Epoch(position); }
+  int64_t TrainSequence(int64_t position) const override { return data_.TrainSequence(position); }
+  void Validation(int64_t sequence, std::span<int32_t> inputs,
+                  std::span<int32_t> targets) const override {
+    data_.Validation(sequence, inputs, targets);
+    if (wrong_ && first_ < 0) inputs[0] = (inputs[0] + 1) % 101;
+  }
+  void IgnoreTargets(std::function<bool(int64_t, int64_t)> ignored) override {
+    data_.IgnoreTargets(std::move(ignored));
+  }
+
+ private:
+  SyntheticDataset data_;
+  const int64_t first_, end_;  // positions
+  const std::atomic<bool>& wrong_;
+};
+TrainHooks Setting(std::atomic<bool>& wrong, bool value) {
+  TrainHooks hooks;
+  hooks.after_setup = [&wrong, value](int, Device&) { wrong = value; };
+  return hooks;
+}
 
 TEST_F(FirstDifference, IsFoundFromTheLossThatShowsIt) {
   const TrainHooks hooks = OffAtStep(3);
-  const auto loss =
-      FirstDifferentLoss(RunSmall(settings_).result, RunSmall(other_settings_, hooks).result);
-  ASSERT_TRUE(loss);
-  EXPECT_EQ(loss->step, 4);
-  ExpectFirst(Find(hooks, loss), 3, hooks);
-}
-
-TEST_F(FirstDifference, IsFoundWhereALaterLossShowsIt) {
-  const TrainHooks hooks = OffAtStep(2);
-  ExpectFirst(Find(hooks, LossDifference{.step = 6}), 2, hooks);
+  const auto found = Find(hooks);
+  ASSERT_TRUE(loss_);
+  EXPECT_EQ(loss_->step, 4);
+  ExpectFirst(found, 3, hooks);
 }
 
 TEST_F(FirstDifference, IsFoundWithoutALoss) {
   for (const int64_t step : {1, 4, 6}) {
     const TrainHooks hooks = OffAtStep(step);
-    ExpectFirst(Find(hooks, std::nullopt), step, hooks);
+    ExpectFirst(Find(hooks, /*without_loss=*/true), step, hooks);
   }
 }
 
 TEST_F(FirstDifference, IsTheLossWhereNoParameterDiffersBefore) {
-  const auto found = Find({}, LossDifference{.step = 4, .reference = 2, .value = 3});
+  // Other tokens in step 4: its loss differs, and only then the parameters.
+  std::atomic<bool> wrong{false};
+  const auto found =
+      Find(Setting(wrong, true), WrongTokens(settings_, 4, wrong), false, Setting(wrong, false));
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->step, 4);
   EXPECT_EQ(found->parameter, "");
   EXPECT_EQ(found->unit, -1);
-  EXPECT_EQ(found->reference, 2);
-  EXPECT_EQ(found->value, 3);
+  EXPECT_NE(found->reference, found->value);
+  EXPECT_EQ(found->reference, loss_->reference);
+  EXPECT_EQ(found->value, loss_->value);
+}
+
+TEST_F(FirstDifference, IsTheLossOfTheFirstStepWhereThatDiffers) {
+  std::atomic<bool> wrong{false};
+  const auto found =
+      Find(Setting(wrong, true), WrongTokens(settings_, 1, wrong), false, Setting(wrong, false));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->step, 1);
+  EXPECT_EQ(found->parameter, "");
+}
+
+TEST_F(FirstDifference, IsTheHeldOutLossWhereOnlyThatDiffers) {
+  settings_.eval_interval = other_settings_.eval_interval = 2;
+  std::atomic<bool> wrong{false};
+  const auto found =
+      Find(Setting(wrong, true), WrongTokens(settings_, 0, wrong), false, Setting(wrong, false));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(loss_->evaluation);
+  EXPECT_EQ(found->step, 2);
+  EXPECT_EQ(found->parameter, "");
+  EXPECT_NE(found->reference, found->value);
+}
+
+TEST_F(FirstDifference, IsNotNamedWhereItDoesNotHappenAgain) {
+  // The gradient of step 3 is off in the first of all runs only.
+  std::atomic<int> runs{0};
+  TrainHooks once = OffAtStep(3);
+  once.after_setup = [&runs](int rank, Device&) { runs += rank == 0 ? 1 : 0; };
+  once.loss_scale = [&runs](int, int64_t step) {
+    return step == 3 && runs == 1 ? 1 + std::numeric_limits<float>::epsilon() : 1.0;
+  };
+  EXPECT_THAT(std::string(Find(once).status().message()), HasSubstr("it did not happen again"));
+
+  // And a loss: the tokens of step 4.
+  std::atomic<bool> wrong{false};
+  TrainHooks wrong_once;
+  runs = 0;
+  wrong_once.after_setup = [&](int rank, Device&) {
+    if (rank == 0) wrong = runs++ == 0;
+  };
+  EXPECT_THAT(
+      std::string(Find(wrong_once, WrongTokens(settings_, 4, wrong), false, Setting(wrong, false))
+                      .status()
+                      .message()),
+      AllOf(HasSubstr("it did not happen again"), HasSubstr("loss of step 4")));
 }
 
 TEST_F(FirstDifference, IsNotInventedForEqualRuns) {
-  EXPECT_EQ(Find({}, std::nullopt).status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(Find({}).status().message()), HasSubstr("it did not happen again"));
 }
 
 TEST_F(FirstDifference, IsGivenUpWhenASignalStopsTheSearch) {
   const SyntheticDataset data(settings_.model.seq_len, settings_.model.vocab_size);
-  const TrainHooks none, hooks = OffAtStep(3);
-  const auto found = FindFirstDifference({settings_, none}, {other_settings_, hooks}, std::nullopt,
-                                         data, [] { return 2; });
+  const auto found = Find(OffAtStep(3), data, true, {}, [] { return 2; });
   EXPECT_EQ(found.status().code(), absl::StatusCode::kCancelled);
 }
 
@@ -310,6 +413,7 @@ TEST(FirstDifferentElement, IsOfTheFilesInTheOrderOfTheLayout) {
   EXPECT_FALSE(*same);
   const auto found = FirstDifferentElement(config, folder + "/a", folder + "/b");
   ASSERT_TRUE(found.ok() && *found) << found.status();
+  EXPECT_FALSE((*found)->step);
   EXPECT_EQ((*found)->parameter, specs[6].name);
   EXPECT_EQ((*found)->unit, 1);
   EXPECT_EQ((*found)->element, 2);

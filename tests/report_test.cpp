@@ -264,6 +264,20 @@ TEST(Report, HasNothingButThePlanOfARunThatDidNotFit) {
   EXPECT_EQ(run["largest_model"], Json::parse(R"({"parameters":123,"n_layer":1})"));
 }
 
+TEST(Report, SaysOfARunThatFailedAfterSomeStepsThatAndWhy) {
+  SmallReport small;
+  small.result.status = absl::InternalError("a cable was pulled");
+  ReportRun failed = small.run();
+  failed.failure = "a cable was pulled";
+  const Json run = MakeReport(failed)["runs"][0];
+  EXPECT_EQ(run["status"], "failed");
+  EXPECT_EQ(run["failure"], "a cable was pulled");
+  EXPECT_EQ(run["metrics"]["step"], Json::parse("[1,2]"));
+  small.result.status = absl::OkStatus();
+  small.result.stopped_by_signal = 2;
+  EXPECT_EQ(MakeReport(small.run())["runs"][0]["status"], "ok");
+}
+
 TEST(Report, SaysWhetherARunEqualsAnother) {
   const SmallReport small;
   ReportRun compared = small.run();
@@ -285,6 +299,13 @@ TEST(Report, SaysWhetherARunEqualsAnother) {
                             "parameters_equal":false,
                             "first_difference":{"step":3,"parameter":"wte.weight","unit":0,
                                                 "element":5,"reference":0.5,"value":0.25}})"));
+  // Not searched for the step; then not even read.
+  compared.equality->first_difference->step.reset();
+  EXPECT_TRUE(MakeReport(compared)["runs"][0]["equality"]["first_difference"]["step"].is_null());
+  compared.equality = Equality{.reference = "stage0", .losses_equal = true};
+  EXPECT_EQ(MakeReport(compared)["runs"][0]["equality"],
+            Json::parse(R"({"reference":"stage0","equal":null,"losses_equal":true,
+                            "parameters_equal":null,"first_difference":null})"));
 }
 
 TEST(ReportText, KeepsIntegersAndIsAlwaysUtf8) {

@@ -3,12 +3,18 @@
 // zerobox compare: the same steps with every stage, offload and way of checkpointing that is asked
 // for, one after the other; then a table, and the files of all of them in one folder. All that can
 // be refused is refused before the folder is made.
+#include <unistd.h>
+
+#include <algorithm>
 #include <ctime>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +37,23 @@
 
 namespace zerobox {
 namespace {
+
+// Of the search for a difference: its steps are not shown.
+class SearchObserver final : public RunObserver {
+ public:
+  explicit SearchObserver(std::function<void(const RunResult&)> on_given_up)
+      : on_given_up_(std::move(on_given_up)) {}
+  void OnStep(const StepMetrics& /*metrics*/) override {}
+  void OnEval(const EvalMetrics& /*metrics*/) override {}
+  // As in a run: threads that hang cannot be joined, and what they use cannot be destroyed.
+  [[noreturn]] void OnGivenUp(const RunResult& result) override {
+    on_given_up_(result);
+    _exit(kWorkerFailed);
+  }
+
+ private:
+  const std::function<void(const RunResult&)> on_given_up_;
+};
 
 class CompareCommand {
  public:
@@ -132,8 +155,8 @@ class CompareCommand {
   }
 
   int Compare() {
-    if (absl::Status status = MakeFolder(); !status.ok()) return Refuse(status);
     references_ = CountModelLosses(settings(), *data_.dataset);
+    if (absl::Status status = MakeFolder(); !status.ok()) return Refuse(status);
     // Until here a signal ends the program as usual; from here on it ends the runs in order.
     CatchStopSignals();
     int code = kDone;
@@ -177,14 +200,17 @@ class CompareCommand {
       ShowAndWrite();
     }));
     const RunResult& result = results_.back();
+    int code = kDone;
+    if (!result.status.ok()) code = Fail(compared, result.status, FailureText(result));
     if (result.steps > 0 && !result.ranks.empty()) {
       compared.result = &result;
       WriteReport(compared, run);
     }
-    int code = kDone;
-    if (!result.status.ok()) {
-      code = Fail(compared, result.status, FailureText(result));
-    } else if (result.stopped_by_signal != 0) {
+    if (code != kDone) {
+      running_ = nullptr;
+      return code;
+    }
+    if (result.stopped_by_signal != 0) {
       compared.end = RunEnd::kStopped;
       code = kStoppedBySignal + result.stopped_by_signal;
     } else {
@@ -212,32 +238,42 @@ class CompareCommand {
     TrainingRun& with = training_[reference_index_];
     run.equality_promised = EqualityIsPromised(with.settings(), training_[index].settings());
     run.loss_difference = FirstDifferentLoss(*reference.result, *run.result);
+    Equality& equality = run.equality.emplace(
+        Equality{.reference = reference.combination->name, .losses_equal = !run.loss_difference});
     const auto element =
         FirstDifferentElement(settings().model, with.folder()->path(), running_->path());
-    if (!element.ok()) {
+    if (element.ok()) {
+      equality.parameters_equal = !*element;
+      equality.first_difference = *element;
+    } else {
       screen_.Say(absl::StrCat("the models of ", reference.combination->name, " and ",
                                run.combination->name,
                                " cannot be compared: ", element.status().message()));
-      return;
     }
-    Equality equality = {.reference = reference.combination->name,
-                         .losses_equal = !run.loss_difference,
-                         .parameters_equal = !*element};
-    equality.first_difference = *element;
-    if (equality.first_difference) equality.first_difference->step = settings().steps;
-    if (!equality.equal() && settings().device == "host") {
-      screen_.Say(absl::StrCat(run.combination->name, " differs from ", reference.combination->name,
-                               "; looking for where it first does"));
-      const auto found = FindFirstDifference({with.settings(), hooks_[reference_index_]},
-                                             {training_[index].settings(), hooks_[index]},
-                                             run.loss_difference, *data_.dataset, StopSignal);
-      if (found.ok()) {
-        equality.first_difference = *found;
-      } else {
-        screen_.Say(absl::StrCat("not found: ", found.status().message()));
-      }
+    if (equality.equal() == false && settings().device == "host") {
+      FindDifference(reference, run, index);
     }
-    run.equality = equality;
+  }
+
+  // Where runs are promised to be repeated to the bit.
+  void FindDifference(const ComparedRun& reference, ComparedRun& run, size_t index) {
+    screen_.Say(absl::StrCat(run.combination->name, " differs from ", reference.combination->name,
+                             "; looking for where it does"));
+    SearchObserver observer([&](const RunResult& failed) {
+      screen_.Say(absl::StrCat("not found: ", FailureText(failed)));
+      running_ = nullptr;
+      ShowAndWrite();
+    });
+    const TrainSettings& with = training_[reference_index_].settings();
+    const auto found =
+        FindFirstDifference({with, hooks_[reference_index_], *reference.result},
+                            {training_[index].settings(), hooks_[index], *run.result},
+                            run.loss_difference, *data_.dataset, StopSignal, observer);
+    if (found.ok()) {
+      run.equality->first_difference = *found;
+    } else {
+      screen_.Say(absl::StrCat("not found: ", found.status().message()));
+    }
   }
 
   ReportRun ReportOf(const ComparedRun& run, const TrainingRun& training) const {
@@ -258,7 +294,8 @@ class CompareCommand {
     training.folder()->WriteReport(ReportOf(run, training));
   }
 
-  void WriteReports() {
+  // Whether both files were written.
+  bool WriteReports() {
     std::vector<NamedReport> reports;
     for (size_t i = 0; i < training_.size(); ++i) {
       const ComparedRun& run = comparison_.runs[i];
@@ -267,31 +304,36 @@ class CompareCommand {
       report.equality = run.equality;
       reports.push_back({run.combination->name, MakeReport(report)});
     }
-    if (reports.empty()) return;
+    if (reports.empty()) return false;
     absl::StatusOr<ReportObject> merged = MergeReports(std::move(reports));
     if (!merged.ok()) {
       screen_.Say(absl::StrCat("no report: ", merged.status().message()));
-      return;
+      return false;
     }
     SetMaker(*merged, comparison_.command, created_);
     (*merged)["title"] = absl::StrCat(Plural(std::ssize((*merged)["runs"]), "run", "runs"), " of ",
                                       combinations_.front().resolved.model, ", compared");
-    folder_->Write("report.json", ReportText(*merged));
-    folder_->Write("report.html", ReportPage(*merged));
+    const bool written = folder_->Write("report.json", ReportText(*merged));
+    return folder_->Write("report.html", ReportPage(*merged)) && written;
   }
 
   void ShowAndWrite() {
     const Style style = screen_.style();
     screen_.Print(CompareTable(comparison_, style));
     screen_.Print("\n" + Lines(" ", Verdict(comparison_), 2));
-    WriteReports();
-    folder_->Write("compare.json", CompareText(comparison_));
-    folder_->Write("memory.png", DrawMemory(FigureOf(comparison_)).Png());
-    screen_.Print(absl::StrCat("\n", style.Bold("Files in " + comparison_.folder), "\n",
-                               "  report.html          all runs as a page, for a browser\n",
-                               "  report.json          what the page shows (zerobox report)\n",
-                               "  compare.json         the table, with every number whole\n",
-                               "  memory.png           what a device holds, run by run\n",
+    std::string files;
+    if (WriteReports()) {
+      files =
+          "  report.html          all runs as a page, for a browser\n"
+          "  report.json          what the page shows (zerobox report)\n";
+    }
+    if (folder_->Write("compare.json", CompareText(comparison_))) {
+      files += "  compare.json         the table, with every number whole\n";
+    }
+    if (folder_->Write("memory.png", DrawMemory(FigureOf(comparison_)).Png())) {
+      files += "  memory.png           what a device holds, run by run\n";
+    }
+    screen_.Print(absl::StrCat("\n", style.Bold("Files in " + comparison_.folder), "\n", files,
                                "  log.txt              what you see here\n"));
     for (TrainingRun& run : training_) {
       if (run.folder() == nullptr) continue;

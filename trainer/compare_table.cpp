@@ -30,8 +30,11 @@ std::string Names(const std::vector<const ComparedRun*>& runs) {
 // The first step that shows that a run differs; 0: only its parameters do.
 int64_t FirstStep(const ComparedRun& run) {
   if (run.loss_difference) return run.loss_difference->step;
-  return run.equality->first_difference ? run.equality->first_difference->step : 0;
+  const auto& difference = run.equality->first_difference;
+  return difference ? difference->step.value_or(0) : 0;
 }
+
+bool Differs(const ComparedRun& run) { return run.equality && run.equality->equal() == false; }
 
 std::string LossesCell(const Comparison& comparison, const ComparedRun& run, const Style& style) {
   switch (run.end) {
@@ -48,7 +51,8 @@ std::string LossesCell(const Comparison& comparison, const ComparedRun& run, con
   }
   if (&run == comparison.reference()) return Left("reference", kLosses);
   if (!run.equality) return Left("", kLosses);
-  if (run.equality->equal()) return style.Green(Left("bitwise equal", kLosses));
+  if (!run.equality->equal()) return Left("not compared", kLosses);
+  if (*run.equality->equal()) return style.Green(Left("bitwise equal", kLosses));
   const int64_t step = FirstStep(run);
   const std::string text =
       Left(step > 0 ? absl::StrCat("≠ step ", step) : std::string("≠ at the end"), kLosses);
@@ -90,22 +94,32 @@ std::string DifferenceText(const ComparedRun& run) {
   const Equality& equality = *run.equality;
   const std::string runs =
       absl::StrCat(run.combination->name, " differs from ", equality.reference);
-  std::string text;
-  if (const auto& difference = equality.first_difference;
-      difference && !difference->parameter.empty()) {
-    text = absl::StrFormat(
-        "%s first after step %d: %s (unit %d), element %d, is %.9g there and %.9g here", runs,
-        difference->step, difference->parameter, difference->unit, difference->element,
-        difference->reference, difference->value);
+  const auto& difference = equality.first_difference;
+  const bool searched = difference && difference->step;
+  std::string text = runs;
+  if (difference && !difference->parameter.empty()) {
+    const std::string when = !searched ? "in the trained parameters"
+                             : *difference->step > 1
+                                 ? absl::StrFormat("after step %d, not yet after step %d",
+                                                   *difference->step, *difference->step - 1)
+                                 : "after step 1";
+    absl::StrAppend(
+        &text, absl::StrFormat(" %s: %s (unit %d), element %d, is %.9g there and %.9g here;", when,
+                               difference->parameter, difference->unit, difference->element,
+                               difference->reference, difference->value));
+  } else if (searched && run.loss_difference && run.loss_difference->steps_before() > 0) {
+    absl::StrAppend(&text, " with equal parameters after step ",
+                    run.loss_difference->steps_before(), ";");
   }
   if (const auto& loss = run.loss_difference) {
     const std::string where = loss->evaluation
-                                  ? absl::StrCat("the held-out loss after step ", loss->step)
-                                  : absl::StrCat("the loss of step ", loss->step);
-    const std::string values =
-        absl::StrFormat(", %.17g there and %.17g here", loss->reference, loss->value);
-    text = text.empty() ? absl::StrCat(runs, " first in ", where, values)
-                        : absl::StrCat(text, "; then ", where, values);
+                                  ? absl::StrCat("the held-out one after step ", loss->step)
+                                  : absl::StrCat("that of step ", loss->step);
+    absl::StrAppend(&text, text.ends_with(';') ? " the" : ": the", " first loss to differ is ",
+                    where,
+                    absl::StrFormat(", %.17g there and %.17g here", loss->reference, loss->value));
+  } else if (text.ends_with(';')) {
+    text.pop_back();
   }
   return text + ".";
 }
@@ -140,20 +154,25 @@ std::string CompareTable(const Comparison& comparison, const Style& style) {
     if (!run.failure.empty()) {
       table += Lines("  " + run.combination->name + ":", run.failure, 4);
     }
-    if (run.equality && !run.equality->equal()) table += Lines(" ", DifferenceText(run), 4);
+    if (Differs(run)) table += Lines(" ", DifferenceText(run), 4);
   }
   return table;
 }
 
 std::string Verdict(const Comparison& comparison) {
-  std::vector<const ComparedRun*> done, expected, broken;
+  std::vector<const ComparedRun*> done, same, unknown, expected, broken;
   const ComparedRun* best = nullptr;
   for (const ComparedRun& run : comparison.runs) {
     if (run.end != RunEnd::kDone) continue;
     done.push_back(&run);
     if (best == nullptr || run.state_bytes() < best->state_bytes()) best = &run;
-    if (!run.equality || run.equality->equal()) continue;
-    (run.equality_promised ? broken : expected).push_back(&run);
+    if (Differs(run)) {
+      (run.equality_promised ? broken : expected).push_back(&run);
+    } else {
+      const bool compared =
+          &run == comparison.reference() || (run.equality && run.equality->equal());
+      (compared ? same : unknown).push_back(&run);
+    }
   }
   std::string missing;  // "; zero0 does not fit; zero3 failed"
   const auto add_missing = [&](RunEnd end, const char* one, const char* many) {
@@ -163,6 +182,10 @@ std::string Verdict(const Comparison& comparison) {
     }
     if (!runs.empty()) absl::StrAppend(&missing, "; ", Names(runs), runs.size() == 1 ? one : many);
   };
+  if (!unknown.empty()) {
+    absl::StrAppend(&missing, "; the parameters of ", Names(unknown),
+                    " were not compared, the losses are equal");
+  }
   add_missing(RunEnd::kDoesNotFit, " does not fit", " do not fit");
   add_missing(RunEnd::kFailed, " failed", " failed");
   add_missing(RunEnd::kStopped, " was stopped", " were stopped");
@@ -188,6 +211,10 @@ std::string Verdict(const Comparison& comparison) {
         expected.front()->settings().device == "host"
             ? "with several micro-batches a step, stages 2 and 3 take their sums in another order"
             : "on GPUs sums may be taken in another order each time");
+  } else if (same.size() == 1) {
+    text = absl::StrCat("no other run's parameters were compared to those of ", reference);
+  } else if (!unknown.empty()) {
+    text = absl::StrCat(Names(same), " came to the same losses and parameters, bit by bit");
   } else {
     text = absl::StrCat(done.size() == 2 ? "Both" : absl::StrCat("All ", done.size()),
                         " runs came to the same losses and parameters, bit by bit");

@@ -51,29 +51,15 @@ std::optional<int64_t> ParametersThatFit(TrainSettings settings, int64_t layers)
   return plan->parameters;
 }
 
-Json DifferenceJson(const Equality::Difference& difference) {
-  return {{"step", difference.step},           {"parameter", difference.parameter},
-          {"unit", difference.unit},           {"element", difference.element},
-          {"reference", difference.reference}, {"value", difference.value}};
-}
-
-Json EqualityJson(const ComparedRun& run) {
-  const Equality& equality = *run.equality;
-  Json json = {{"reference", equality.reference},
-               {"promised", run.equality_promised},
-               {"equal", equality.equal()},
-               {"losses_equal", equality.losses_equal},
-               {"parameters_equal", equality.parameters_equal}};
+Json ComparedJson(const ComparedRun& run) {
+  Json json = EqualityJson(*run.equality);
+  json["promised"] = run.equality_promised;
   json["first_different_loss"] = nullptr;
   if (const auto& loss = run.loss_difference) {
     json["first_different_loss"] = {{"step", loss->step},
                                     {"evaluation", loss->evaluation},
                                     {"reference", loss->reference},
                                     {"value", loss->value}};
-  }
-  json["first_difference"] = nullptr;
-  if (equality.first_difference) {
-    json["first_difference"] = DifferenceJson(*equality.first_difference);
   }
   return json;
 }
@@ -112,7 +98,7 @@ Json RunJson(const Comparison& comparison, const ComparedRun& run) {
     if (!result->eval_metrics.empty()) json["val_loss"] = result->eval_metrics.back().val_loss;
   }
   json["equality"] = nullptr;
-  if (run.equality) json["equality"] = EqualityJson(run);
+  if (run.equality) json["equality"] = ComparedJson(run);
   json["largest_model"] = nullptr;
   if (const auto& largest = run.largest_model) {
     json["largest_model"] = {{"parameters", largest->parameters}, {"n_layer", largest->n_layer}};

@@ -288,18 +288,13 @@ Json MetricsJson(const RunResult& result, const std::vector<ReferenceLoss>& refe
   return json;
 }
 
-Json EqualityJson(const Equality& equality) {
-  Json first;
-  if (const auto& difference = equality.first_difference) {
-    first = {{"step", difference->step},           {"parameter", difference->parameter},
-             {"unit", difference->unit},           {"element", difference->element},
-             {"reference", difference->reference}, {"value", difference->value}};
-  }
-  return {{"reference", equality.reference},
-          {"equal", equality.equal()},
-          {"losses_equal", equality.losses_equal},
-          {"parameters_equal", equality.parameters_equal},
-          {"first_difference", std::move(first)}};
+template <typename T>
+Json OrNull(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+std::string_view Status(const RunResult* result) {
+  return result == nullptr ? "out_of_memory" : result->status.ok() ? "ok" : "failed";
 }
 
 Json RunJson(const ReportRun& run) {
@@ -314,7 +309,7 @@ Json RunJson(const ReportRun& run) {
       {"stage", settings.zero_stage},
       {"world", settings.devices},
       {"micro_batches", settings.grad_accum},
-      {"status", result != nullptr ? "ok" : "out_of_memory"},
+      {"status", Status(result)},
       {"failure", run.failure},
       {"offload", OffloadName(settings.offload_optimizer, settings.offload_activations)},
       {"activation_checkpointing", Name(settings.activation_checkpointing)},
@@ -351,6 +346,20 @@ Json RunJson(const ReportRun& run) {
 }
 
 }  // namespace
+
+ReportObject EqualityJson(const Equality& equality) {
+  Json first;
+  if (const auto& difference = equality.first_difference) {
+    first = {{"step", OrNull(difference->step)},   {"parameter", difference->parameter},
+             {"unit", difference->unit},           {"element", difference->element},
+             {"reference", difference->reference}, {"value", difference->value}};
+  }
+  return {{"reference", equality.reference},
+          {"equal", OrNull(equality.equal())},
+          {"losses_equal", equality.losses_equal},
+          {"parameters_equal", OrNull(equality.parameters_equal)},
+          {"first_difference", std::move(first)}};
+}
 
 ReportObject MakeReport(const ReportRun& run) {
   assert(run.resolved != nullptr && run.plan != nullptr);

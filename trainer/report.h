@@ -33,16 +33,18 @@ struct ReferenceLoss {
 struct Equality {
   std::string reference;  // that run's id
   bool losses_equal = false;
-  bool parameters_equal = false;
+  std::optional<bool> parameters_equal;  // none: the models could not be read
   struct Difference {
-    int64_t step = 0;
-    std::string parameter;
+    // After which the parameter differs, or whose loss does; none where that was not found.
+    std::optional<int64_t> step;
+    std::string parameter;  // "": it is the loss that differs
     int unit = -1;
     int64_t element = 0;
     double reference = 0, value = 0;
   };
   std::optional<Difference> first_difference;
-  bool equal() const { return losses_equal && parameters_equal; }
+  // None: nothing that was compared differs, and not all was.
+  std::optional<bool> equal() const { return losses_equal ? parameters_equal : false; }
 };
 
 struct LargestModel {
@@ -58,12 +60,15 @@ struct ReportRun {
   std::time_t created = 0;
   const ResolvedTrain* resolved = nullptr;
   const RunPlan* plan = nullptr;
-  const RunResult* result = nullptr;  // null: the run did not fit, for the reason `failure`
-  std::string failure;                // one sentence: what it needed, what there was
+  const RunResult* result = nullptr;  // null: the run did not fit
+  std::string failure;                // one sentence, where it did not fit or failed: why
   std::vector<ReferenceLoss> references;
   std::optional<Equality> equality;           // none for the run that others are compared to
   std::optional<LargestModel> largest_model;  // that fits with everything else unchanged
 };
+
+// As reports and compare.json have it.
+ReportObject EqualityJson(const Equality& equality);
 
 // The whole object, with this run alone.
 ReportObject MakeReport(const ReportRun& run);

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "checkpoints/safetensors.h"
 #include "trainer/gpt.h"
 #include "trainer/model_file.h"
@@ -47,22 +48,28 @@ void Look(const std::string& name, std::span<const float> reference, std::span<c
 class Search {
  public:
   Search(const RepeatableRun& reference, const RepeatableRun& other, const Dataset& dataset,
-         const std::function<int()>& stop_signal)
-      : reference_(reference), other_(other), dataset_(dataset), stop_signal_(stop_signal) {}
+         const std::function<int()>& stop_signal, RunObserver& observer)
+      : reference_(reference),
+        other_(other),
+        dataset_(dataset),
+        stop_signal_(stop_signal),
+        observer_(observer) {}
 
-  // After the first `steps` of both.
-  absl::StatusOr<std::optional<Equality::Difference>> DifferenceAfter(int64_t steps) const {
+  // After the first `steps` of both, which are evaluated too if `evaluate` says so.
+  absl::StatusOr<std::optional<Equality::Difference>> DifferenceAfter(int64_t steps,
+                                                                      bool evaluate = false) const {
     std::map<std::string, std::vector<float>> values;
-    absl::Status status =
-        Repeat(reference_, steps, [&](const std::string& name, std::span<const float> parameter) {
-          values[name].assign(parameter.begin(), parameter.end());
-        });
+    absl::Status status = Repeat(reference_, steps, evaluate,
+                                 [&](const std::string& name, std::span<const float> parameter) {
+                                   values[name].assign(parameter.begin(), parameter.end());
+                                 });
     if (!status.ok()) return status;
     std::optional<Equality::Difference> found;
-    status = Repeat(other_, steps, [&](const std::string& name, std::span<const float> parameter) {
-      Look(name, values[name], parameter, found);
-      values.erase(name);
-    });
+    status = Repeat(other_, steps, evaluate,
+                    [&](const std::string& name, std::span<const float> parameter) {
+                      Look(name, values[name], parameter, found);
+                      values.erase(name);
+                    });
     if (!status.ok()) return status;
     if (found) {
       found->step = steps;
@@ -73,12 +80,12 @@ class Search {
 
  private:
   absl::Status Repeat(
-      const RepeatableRun& run, int64_t steps,
+      const RepeatableRun& run, int64_t steps, bool evaluate,
       const std::function<void(const std::string&, std::span<const float>)>& parameter) const {
     TrainSettings settings = run.settings;  // the schedule stays that of all steps
     settings.steps = steps;
     settings.out.clear();
-    settings.eval_interval = 0;
+    if (!evaluate) settings.eval_interval = 0;
     settings.sample_bytes = 0;
     settings.trace_step = kTraceOff;
     TrainHooks hooks = run.hooks;
@@ -87,15 +94,24 @@ class Search {
     };
     const absl::StatusOr<RunPlan> plan = PlanRun(settings);
     if (!plan.ok()) return plan.status();
-    const RunResult result = Train(settings, *plan, dataset_, nullptr, stop_signal_, hooks);
+    const RunResult result = Train(settings, *plan, dataset_, &observer_, stop_signal_, hooks);
     if (result.stopped_by_signal != 0) return absl::CancelledError("stopped by a signal");
-    return result.status;
+    if (!result.status.ok()) return result.status;
+    if (const auto change = FirstDifferentLoss(run.result, result)) {
+      return absl::InternalError(absl::StrFormat(
+          "it did not happen again: with stage %d the %sloss of step %d was %.17g, done again it "
+          "was %.17g",
+          settings.zero_stage, change->evaluation ? "held-out " : "", change->step,
+          change->reference, change->value));
+    }
+    return absl::OkStatus();
   }
 
   const RepeatableRun& reference_;
   const RepeatableRun& other_;
   const Dataset& dataset_;
   const std::function<int()>& stop_signal_;
+  RunObserver& observer_;
 };
 
 }  // namespace
@@ -152,27 +168,25 @@ absl::StatusOr<Equality::Difference> FindFirstDifference(const RepeatableRun& re
                                                          const RepeatableRun& other,
                                                          const std::optional<LossDifference>& loss,
                                                          const Dataset& dataset,
-                                                         const std::function<int()>& stop_signal) {
-  const Search search(reference, other, dataset, stop_signal);
+                                                         const std::function<int()>& stop_signal,
+                                                         RunObserver& observer) {
+  const Search search(reference, other, dataset, stop_signal, observer);
   // Parameters are equal after `equal` steps and differ after `differ`, which is when they are seen
-  // to.
+  // to. All runs begin with those of one seed.
   int64_t equal = 0;
-  int64_t differ = reference.settings.steps;
-  if (loss) differ = std::max<int64_t>(loss->steps_before(), 1);
-  auto found = search.DifferenceAfter(differ);
+  int64_t differ = loss ? loss->steps_before() : reference.settings.steps;
+  absl::StatusOr<std::optional<Equality::Difference>> found = std::nullopt;
+  if (differ > 0) found = search.DifferenceAfter(differ, loss && loss->evaluation);
   if (!found.ok()) return found.status();
-  if (!*found && loss && loss->steps_before() > 0 && !loss->evaluation) {
-    // The loss of equal parameters differs; they may after its step.
-    equal = differ++;
-    found = search.DifferenceAfter(differ);
-    if (!found.ok()) return found.status();
+  if (!*found && !loss) {
+    return absl::InternalError("it did not happen again: both runs came to the same parameters");
   }
   if (!*found) {
-    if (loss) {
-      return Equality::Difference{
-          .step = loss->step, .reference = loss->reference, .value = loss->value};
-    }
-    return absl::InternalError("done again, both runs came to the same");
+    // The loss itself was computed in another way; where that is done again, it must come again.
+    if (!loss->evaluation) found = search.DifferenceAfter(loss->step);
+    if (!found.ok()) return found.status();
+    return Equality::Difference{
+        .step = loss->step, .reference = loss->reference, .value = loss->value};
   }
   // Mostly it is seen a step later.
   for (int64_t probe = differ - 1; probe > equal; probe = equal + (differ - equal) / 2) {

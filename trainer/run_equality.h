@@ -28,32 +28,38 @@ struct LossDifference {
   int64_t step = 0;
   bool evaluation = false;  // after that step
   double reference = 0, value = 0;
-  // After which the parameters differ, unless the loss itself was computed in another way.
+  // That were done when it was computed.
   int64_t steps_before() const { return evaluation ? step : step - 1; }
 };
 std::optional<LossDifference> FirstDifferentLoss(const RunResult& reference,
                                                  const RunResult& other);
 
-// The first element, in the order of the layout, whose bits differ; `step` stays 0.
+// The first element, in the order of the layout, whose bits differ; without a step.
 // The files are those of two run folders with a model of this shape.
 absl::StatusOr<std::optional<Equality::Difference>> FirstDifferentElement(
     const ModelConfig& config, const std::string& reference_folder,
     const std::string& other_folder);
 
-// A run that can be done again.
+// A run that can be done again, and what it came to.
 struct RepeatableRun {
   const TrainSettings& settings;
   const TrainHooks& hooks;
+  const RunResult& result;
 };
-// Of two runs that differ: the first step after which a parameter does, and its first element; or
-// the first loss, with no parameter, where that differs before any parameter. Does parts of both
-// again and writes nothing. `loss` is their first different one; without one, the parameters differ
-// at the end. Fails where a run does, or was stopped.
+// Of two runs that differ: a step after which a parameter does and before which none did, and its
+// first element; or the first different loss, with no parameter, where all parameters were equal
+// before it. Parameters are compared as they are kept, in bf16 rounded, and the step is found by
+// halving: it is the first unless all of them were equal once more after they had differed.
+//
+// Does parts of both again and writes nothing. `loss` is their first different one; without one,
+// the parameters differ at the end. `observer` is told where workers do not come back. Fails where
+// a run does, was stopped, or where what is done again does not come to the losses of `result`.
 absl::StatusOr<Equality::Difference> FindFirstDifference(const RepeatableRun& reference,
                                                          const RepeatableRun& other,
                                                          const std::optional<LossDifference>& loss,
                                                          const Dataset& dataset,
-                                                         const std::function<int()>& stop_signal);
+                                                         const std::function<int()>& stop_signal,
+                                                         RunObserver& observer);
 
 }  // namespace zerobox
 

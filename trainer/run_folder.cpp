@@ -246,8 +246,10 @@ void RunFolder::AppendLine(std::ofstream& file, std::string_view name, std::stri
   }
 }
 
-void RunFolder::Replace(std::string_view name, std::string_view text) {
-  Keep(ReplaceFile(File(name), text));
+bool RunFolder::Replace(std::string_view name, std::string_view text) {
+  const absl::Status status = ReplaceFile(File(name), text);
+  Keep(status);
+  return status.ok();
 }
 
 void RunFolder::Log(std::string_view text) { AppendLine(log_, "log.txt", text); }

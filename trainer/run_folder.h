@@ -68,8 +68,8 @@ class RunFolder {
   void WriteConfig(const std::vector<ResolvedFlag>& flags, const DerivedNumbers& derived);
   void WriteMemory(const RunPlan& plan, const std::vector<RankResult>& ranks);
   void WriteCommunication(const RunPlan& plan, const std::vector<RankResult>& ranks);
-  // Any other file.
-  void Write(std::string_view name, std::string_view text) { Replace(name, text); }
+  // Any other file. Whether it was written.
+  bool Write(std::string_view name, std::string_view text) { return Replace(name, text); }
   // report.json and report.html; and trace.json, where the run has recorded a step.
   void WriteReport(const ReportRun& run);
 
@@ -82,7 +82,7 @@ class RunFolder {
   absl::Status OpenMetrics();
   absl::Status CheckOpen(const std::ofstream& file) const;
   void AppendLine(std::ofstream& file, std::string_view name, std::string_view text);
-  void Replace(std::string_view name, std::string_view text);
+  bool Replace(std::string_view name, std::string_view text);
   void Keep(const absl::Status& status) {
     if (status_.ok()) status_ = status;
   }

@@ -40,10 +40,12 @@ function showCompare() {
 
 function equalityCell(run) {
   if (!ran(run)) return {text: 'does not fit', class: 'failed'};
-  if (!run.equality) return run === runs.find(ran) ? 'reference' : '–';
+  if (failed(run)) return {text: 'failed', class: 'failed'};
+  if (!run.equality) return run === runs.find(({status}) => status === 'ok') ? 'reference' : '–';
   if (run.equality.equal) return {text: 'bit for bit', class: 'equal'};
-  const step = run.equality.first_difference?.step;
-  return {text: step === undefined ? 'differs' : `differs at step ${step}`, class: 'failed'};
+  if (run.equality.equal === null) return 'not compared';
+  const step = run.equality.first_difference?.step ?? null;
+  return {text: step === null ? 'differs' : `differs at step ${step}`, class: 'failed'};
 }
 
 // Where a run's numbers begin to differ from the reference's.
@@ -51,10 +53,11 @@ function differenceNote(run) {
   const {reference, losses_equal, first_difference: first} = run.equality;
   const other = runs.find(({id}) => id === reference)?.label ?? reference;
   const losses = losses_equal ? 'the losses are equal' : 'the losses differ';
-  const place = first?.parameter ? ` in ${first.parameter}, element ${first.element}` : '';
-  const where = first ?
-      ` First at step ${first.step}${place}: ${first.value} instead of ${first.reference}.` :
-      '';
+  const step = first?.step ?? null;  // null: not searched for
+  const when = step === null ? 'In the trained model' : `After step ${step}`;
+  const what = first?.parameter ? `${when} ${first.parameter}, element ${first.element},` :
+                                  `The loss at step ${step}`;
+  const where = first ? ` ${what} is ${first.value} instead of ${first.reference}.` : '';
   return el('p', {class: 'small failed'}, `${run.label} differs from ${other}: ${losses}.${where}`);
 }
 

@@ -27,7 +27,8 @@ const bytesPerParameter = (run, name) =>
     run.bytes_per_parameter[name === 'optimizer_states' ? 'optimizer' : name];
 const total = (byCategory) => sum(Object.values(byCategory ?? {}));
 const modelStates = (byCategory) => sum(MODEL_STATES.map((name) => byCategory[name] ?? 0));
-const ran = (run) => run.status === 'ok';
+const ran = (run) => run.status !== 'out_of_memory';
+const failed = (run) => run.status === 'failed';
 const offloads = (run, what) => run.offload.split(',').includes(what);
 const sharded = (run, what) => run.world > 1 && run.stage >= FIRST_STAGE_SHARDING[what];
 

@@ -58,6 +58,7 @@ function memoryPanel(run, plot) {
   };
   const host = hostBytes(run);
   const words = fits ? stageText(run) + offloadText(run) : sentence(run.failure);
+  const failure = failed(run) && `It failed. ${sentence(run.failure)}`;
   return el(
       'button', attributes,
       el('span', {class: 'bar-title'}, el('b', {}, run.label),
@@ -66,7 +67,8 @@ function memoryPanel(run, plot) {
       el('span', {class: 'bar-text'}, savings(run, states),
          el('span', {class: 'small'}, `${stateFormula(run)} = `, el('b', {}, bytes(states)),
             host > 0 && ` + ${bytes(host)} on the host side`),
-         el('span', {class: 'tiny muted'}, words)));
+         el('span', {class: 'tiny muted'}, words),
+         failure && el('span', {class: 'tiny failed'}, failure)));
 }
 
 // The large number of a panel.

@@ -4,7 +4,8 @@
 
 const unrecorded = (run) =>
     el('div', {class: 'panel', role: 'status'},
-       `No step of ${run.label} was recorded, so there is none to play.`);
+       `No step of ${run.label} was recorded, so there is none to play.`,
+       failed(run) && ` It failed. ${sentence(run.failure)}`);
 
 // The run did not fit: what it needs, and what for.
 function misfit(run) {

@@ -28,7 +28,9 @@ function makeTab(run) {
     onkeydown: moveOn,
   };
   const sent = run.communication.length ? ` · ${movedPsi(run).toFixed(1)}${space}Ψ sent` : '';
-  const facts = ran(run) ? [bytes(modelStates(atPeak(run))), el('em', {}, sent)] : ['does not fit'];
+  const end = failed(run) ? ' · failed' : '';
+  const facts =
+      ran(run) ? [bytes(modelStates(atPeak(run))), el('em', {}, sent), end] : ['does not fit'];
   return el('button', attributes, el('b', {}, run.label), el('span', {}, ...facts));
 }
 
