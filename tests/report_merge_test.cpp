@@ -61,6 +61,37 @@ TEST(MergeReports, GivesEachRunAnIdAndALabelOfItsOwnAndReferencesFollow) {
                                    "stage0-2, Stage 0 (2)", "stage3-2, Stage 3 (2), as stage0-2"));
 }
 
+TEST(MergeReports, GivesNamesThatNoOtherRunHas) {
+  const auto ids = [](const std::vector<const char*>& names) {
+    std::vector<NamedReport> reports;
+    for (const char* name : names) {
+      reports.push_back({"a", ReportOf(3)});
+      reports.back().report["runs"][0]["id"] = name;
+    }
+    std::vector<std::string> found;
+    const Json merged = MergeReports(std::move(reports)).value();
+    for (const Json& run : merged["runs"]) {
+      found.push_back(run["id"].get<std::string>());
+    }
+    return found;
+  };
+  EXPECT_THAT(ids({"a", "a-2", "a", "a", "a-2", "a"}),
+              testing::ElementsAre("a", "a-2", "a-3", "a-4", "a-2-2", "a-5"));
+}
+
+TEST(MergeReports, TakesManyRunsOfOneId) {
+  Json many = ReportOf(3);
+  const Json run = {
+      {"id", "a"},       {"label", "A"},       {"status", "ok"},     {"memory", {{"a", 1}}},
+      {"step", nullptr}, {"metrics", nullptr}, {"equality", nullptr}};
+  constexpr size_t kRuns = 100000;  // 5e9 attempts, where each is tried with all numbers from 2
+  many["runs"] = Json::array();
+  for (size_t i = 0; i < kRuns; ++i) many["runs"].push_back(run);
+  const Json merged = MergeReports({{"a", std::move(many)}}).value();
+  EXPECT_EQ(merged["runs"][kRuns - 1]["id"], "a-100000");
+  EXPECT_EQ(merged["runs"][kRuns - 1]["label"], "A (100000)");
+}
+
 TEST(MergeReports, RefusesRunsOfAnotherModelOrOtherUnits) {
   SmallReport other;
   other.resolved.model = "gpt2";
@@ -111,6 +142,21 @@ TEST(ParseReport, RefusesWhatIsNoReport) {
     EXPECT_THAT(ErrorOf(ParseReport("run/report.json", text)),
                 AllOf(StartsWith("run/report.json: "), HasSubstr(why)))
         << text.substr(0, 60);
+  }
+}
+
+TEST(ParseReport, ShowsNothingOfAHostileReportToTheTerminal) {
+  const std::string escape = "\x1b]0;mine\x07" + std::string(1000, 'x') + "\n";
+  Json schema = ReportOf(3), model = ReportOf(3);
+  schema["schema"] = escape;
+  model["model"]["name"] = escape;
+  for (const std::string& error :
+       {ErrorOf(ParseReport("a", ReportText(schema))),
+        ErrorOf(ParseReport("a", "{\"\xc2\x9bmine" + std::string(1000, 'x'))),
+        ErrorOf(MergeReports({{"a", ReportOf(3)}, {"b", model}}))}) {
+    EXPECT_THAT(error, HasSubstr("mine"));
+    for (const char c : error) EXPECT_TRUE(c >= ' ' && c < 127) << error;
+    EXPECT_LT(error.size(), 600u);
   }
 }
 

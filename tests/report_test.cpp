@@ -225,7 +225,7 @@ TEST(Report, HasTheMetricsWithNullForWhatIsNotFinite) {
   EXPECT_EQ(metrics, Json::parse(R"({
       "step":[1,2],"loss":[2.5,null],"grad_norm":[0.5,null],"clip":[1.0,1.0],
       "learning_rate":[0.125,0.0625],"tokens_per_second":[0.0,0.0],"step_seconds":[0.0,0.0],
-      "exposed_seconds":[0.0,0.0],"skipped":[2],"validation":{"step":[2],"loss":[2.125]},
+      "exposed_seconds":[0.0,0.0],"skipped":[2],"skipped_steps":1,"validation":{"step":[2],"loss":[2.125]},
       "references":[{"name":"counting, 0 tokens of context","loss":2.75}]})"));
 }
 
@@ -244,6 +244,26 @@ TEST(Report, ThinsTheMetricsOfALongRunButHasItsLastStep) {
   EXPECT_EQ(metrics["loss"].size(), steps.size());
   EXPECT_EQ(metrics["loss"].back(), 5000.5);
   EXPECT_EQ(metrics["skipped"], Json::parse("[6]"));
+}
+
+TEST(Report, ThinsEvaluationsAndHasTheFirstSkippedStepsOfALongRun) {
+  SmallReport small;
+  small.result.step_metrics.clear();
+  small.result.eval_metrics.clear();
+  for (int64_t step = 1; step <= 10001; ++step) {
+    small.result.step_metrics.push_back({.step = step, .skipped = step > 1});
+    small.result.eval_metrics.push_back({.step = step, .val_loss = 0.5 * double(step)});
+  }
+  const Json metrics = MakeReport(small.run())["runs"][0]["metrics"];
+  std::vector<int64_t> steps;  // every third, and the last
+  for (int64_t step = 1; step <= 10001; step += 3) steps.push_back(step);
+  steps.push_back(10001);
+  EXPECT_EQ(metrics["validation"]["step"].get<std::vector<int64_t>>(), steps);
+  EXPECT_EQ(metrics["validation"]["loss"].size(), steps.size());
+  EXPECT_EQ(metrics["validation"]["loss"].back(), 5000.5);
+  EXPECT_EQ(metrics["skipped"].size(), 4096u);
+  EXPECT_EQ(metrics["skipped"].back(), 4097);
+  EXPECT_EQ(metrics["skipped_steps"], 10000);
 }
 
 TEST(Report, HasNothingButThePlanOfARunThatDidNotFit) {

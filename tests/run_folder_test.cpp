@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 // Tests run in a folder of their own, since runs/ is relative.
 class RunFolderTest : public testing::Test {
@@ -46,6 +47,14 @@ std::string Contents(const fs::path& path) {
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+std::vector<std::string> NamesIn(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
 }
 
 std::vector<std::string> Keys(const Json& json) {
@@ -138,7 +147,7 @@ TEST_F(RunFolderTest, GrowsLineByLine) {
             "\"exposed_seconds\":0.25,\"skipped\":false}\n{\"step\":1,\"val_loss\":3.0}\n");
   folder->WriteConfig({}, {{"global_batch", 16}});
   EXPECT_TRUE(folder->status().ok());
-  EXPECT_FALSE(fs::exists("out/config.json.tmp"));
+  EXPECT_THAT(NamesIn("out"), UnorderedElementsAre("log.txt", "metrics.jsonl", "config.json"));
 }
 
 TEST_F(RunFolderTest, KeepsTheFirstErrorAndGoesOn) {
@@ -148,7 +157,30 @@ TEST_F(RunFolderTest, KeepsTheFirstErrorAndGoesOn) {
   folder->Log("still here\n");
   EXPECT_THAT(std::string(folder->status().message()), HasSubstr("memory.json: could not be"));
   EXPECT_EQ(Contents("out/log.txt"), "still here\n");
-  EXPECT_FALSE(fs::exists("out/memory.json.tmp"));
+  EXPECT_THAT(NamesIn("out"), UnorderedElementsAre("log.txt", "metrics.jsonl", "memory.json"));
+}
+
+TEST_F(RunFolderTest, ReplacesAFileAndTouchesNoOther) {
+  std::ofstream("page.html") << "old";
+  std::ofstream("page.html.tmp") << "mine";
+  std::ofstream("elsewhere") << "mine too";
+  fs::create_symlink("elsewhere", "link.html.tmp");
+  ASSERT_TRUE(ReplaceFile("page.html", "new").ok());
+  ASSERT_TRUE(ReplaceFile("link.html", "new").ok());
+  EXPECT_EQ(Contents("page.html"), "new");
+  EXPECT_EQ(Contents("link.html"), "new");
+  EXPECT_EQ(Contents("page.html.tmp"), "mine");
+  EXPECT_EQ(Contents("elsewhere"), "mine too");
+  EXPECT_TRUE(fs::is_symlink("link.html.tmp"));
+  EXPECT_THAT(NamesIn("."), UnorderedElementsAre("page.html", "page.html.tmp", "elsewhere",
+                                                 "link.html", "link.html.tmp"));
+}
+
+TEST_F(RunFolderTest, WritesFilesWithTheModeThatTheUmaskSays) {
+  const mode_t before = umask(0027);
+  ASSERT_TRUE(ReplaceFile("file", "text").ok());
+  umask(before);
+  EXPECT_EQ(fs::status("file").permissions(), static_cast<fs::perms>(0640));
 }
 
 TEST(ShortName, IsSafeInAFileName) {

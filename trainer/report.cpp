@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,8 +20,9 @@ namespace {
 
 using Json = ReportObject;
 
-// Runs of more steps have every second of their points, or every third, and so on, and the last.
-constexpr size_t kMostPoints = 4096;
+// Runs of more steps have every second of their points, or every third, and so on, and the last. Of
+// more skipped steps than this they have the first.
+constexpr int64_t kMostPoints = 4096;
 
 // As they are stacked, from the bottom.
 constexpr std::array<Category, kCategories> kStacked = {Category::kParameters,
@@ -253,16 +255,21 @@ Json CopiesJson(const RunPlan& plan, const RunResult& result) {
           {"parts", std::move(parts)}};
 }
 
+template <typename Metrics, typename Number>
+Json Thinned(const std::vector<Metrics>& all, Number Metrics::*member) {
+  const int64_t points = std::ssize(all), stride = (points + kMostPoints - 1) / kMostPoints;
+  Json values = Json::array();
+  for (int64_t i = 0; i < points; ++i) {
+    if (i % stride == 0 || i + 1 == points) values.push_back(all[static_cast<size_t>(i)].*member);
+  }
+  return values;
+}
+
 Json MetricsJson(const RunResult& result, const std::vector<ReferenceLoss>& references) {
   Json json;
   const std::vector<StepMetrics>& all = result.step_metrics;
-  const size_t stride = (all.size() + kMostPoints - 1) / kMostPoints;
   const auto column = [&](const char* name, auto StepMetrics::*member) {
-    Json values = Json::array();
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (i % stride == 0 || i + 1 == all.size()) values.push_back(all[i].*member);
-    }
-    json[name] = std::move(values);
+    json[name] = Thinned(all, member);
   };
   column("step", &StepMetrics::step);
   column("loss", &StepMetrics::loss);
@@ -273,14 +280,13 @@ Json MetricsJson(const RunResult& result, const std::vector<ReferenceLoss>& refe
   column("step_seconds", &StepMetrics::step_seconds);
   column("exposed_seconds", &StepMetrics::exposed_seconds);
   json["skipped"] = Json::array();
+  int64_t skipped = 0;
   for (const StepMetrics& metrics : all) {
-    if (metrics.skipped) json["skipped"].push_back(metrics.step);
+    if (metrics.skipped && skipped++ < kMostPoints) json["skipped"].push_back(metrics.step);
   }
-  json["validation"] = {{"step", Json::array()}, {"loss", Json::array()}};
-  for (const EvalMetrics& metrics : result.eval_metrics) {
-    json["validation"]["step"].push_back(metrics.step);
-    json["validation"]["loss"].push_back(metrics.val_loss);
-  }
+  json["skipped_steps"] = skipped;
+  json["validation"] = {{"step", Thinned(result.eval_metrics, &EvalMetrics::step)},
+                        {"loss", Thinned(result.eval_metrics, &EvalMetrics::val_loss)}};
   json["references"] = Json::array();
   for (const ReferenceLoss& reference : references) {
     json["references"].push_back({{"name", reference.name}, {"loss", reference.loss}});

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reports that were read from files, of which anything must be expected.
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "trainer/report.h"
 #include "trainer/text.h"
@@ -18,6 +21,13 @@ using Json = ReportObject;
 
 // Ours are 8 deep. Deeper ones would take the stack of whoever walks them.
 constexpr int kDeepest = 64;
+
+// Text of a report as it may go to a terminal.
+constexpr size_t kLongestName = 60, kLongestReason = 200;  // bytes
+std::string Quoted(const std::string& text, size_t longest = kLongestName) {
+  const std::string quoted = absl::CHexEscape(text.substr(0, longest));
+  return text.size() > longest ? quoted + "..." : quoted;
+}
 
 absl::Status Refuse(const std::string& name, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(name, ": ", why));
@@ -37,8 +47,9 @@ absl::StatusOr<Json> ParseJson(const std::string& name, std::string_view text) {
     }
     return json;
   } catch (const Json::exception& error) {
-    return Refuse(name, absl::StrCat("wanted the JSON of a report, found something else (",
-                                     error.what(), "); make the report again"));
+    return Refuse(name,
+                  absl::StrCat("wanted the JSON of a report, found something else (",
+                               Quoted(error.what(), kLongestReason), "); make the report again"));
   }
 }
 
@@ -75,7 +86,7 @@ void CheckShape(const Json& report) {
 }
 
 std::string Describe(const Json& model) {
-  return absl::StrCat(model.at("name").get_ref<const std::string&>(), " of ",
+  return absl::StrCat(Quoted(model.at("name").get_ref<const std::string&>()), " of ",
                       WithCommas(model.at("parameters").get<int64_t>()), " parameters in ",
                       model.at("layers").get<int64_t>(), " layers");
 }
@@ -107,27 +118,37 @@ std::string Difference(const NamedReport& first, const NamedReport& other) {
   return "";
 }
 
-// "stage3", "stage3-2", ...: the first that is not in `taken`, which then has it.
-std::string Unique(const std::string& text, const std::function<std::string(int)>& suffix,
-                   std::set<std::string>& taken) {
-  std::string unique = text;
-  for (int i = 2; !taken.insert(unique).second; ++i) unique = text + suffix(i);
-  return unique;
-}
+class UniqueNames {
+ public:
+  explicit UniqueNames(std::function<std::string(int64_t)> suffix) : suffix_(std::move(suffix)) {}
+
+  // "stage3", "stage3-2", ...: the first that was not returned before.
+  std::string Of(const std::string& text) {
+    std::string unique = text;
+    int64_t& next = next_[text];  // all before it are taken
+    for (next = std::max<int64_t>(next, 2); !taken_.insert(unique).second;) {
+      unique = text + suffix_(next++);
+    }
+    return unique;
+  }
+
+ private:
+  const std::function<std::string(int64_t)> suffix_;
+  std::set<std::string> taken_;
+  std::map<std::string, int64_t> next_;
+};
 
 Json Merged(std::vector<NamedReport> reports) {
-  std::set<std::string> ids, labels;
+  UniqueNames ids([](int64_t i) { return absl::StrCat("-", i); });
+  UniqueNames labels([](int64_t i) { return absl::StrCat(" (", i, ")"); });
   Json runs = Json::array();
   for (NamedReport& named : reports) {
     std::map<std::string, std::string> new_ids;
     Json& own = named.report.at("runs");
     for (Json& run : own) {
       const std::string id = run.at("id").get<std::string>();
-      run["id"] = Unique(
-          id, [](int i) { return absl::StrCat("-", i); }, ids);
-      run["label"] = Unique(
-          run.at("label").get<std::string>(), [](int i) { return absl::StrCat(" (", i, ")"); },
-          labels);
+      run["id"] = ids.Of(id);
+      run["label"] = labels.Of(run.at("label").get<std::string>());
       new_ids.emplace(id, run["id"].get<std::string>());
     }
     for (Json& run : own) {
@@ -154,15 +175,16 @@ absl::StatusOr<ReportObject> ParseReport(const std::string& name, std::string_vi
     const bool named = schema != report->end() && schema->is_string();
     return Refuse(
         name, absl::StrCat("wanted a report of the schema ", std::string(kReportSchema), ", found ",
-                           named ? schema->get<std::string>() : "JSON without one",
+                           named ? Quoted(schema->get<std::string>()) : "JSON without one",
                            "; make the report again with this version of zerobox"));
   }
   try {
     CheckShape(*report);
   } catch (const Json::exception& error) {
-    return Refuse(name, absl::StrCat("wanted a whole report, found one with a wrong or missing "
-                                     "part (",
-                                     error.what(), "); make the report again"));
+    return Refuse(name,
+                  absl::StrCat("wanted a whole report, found one with a wrong or missing "
+                               "part (",
+                               Quoted(error.what(), kLongestReason), "); make the report again"));
   }
   return report;
 }
@@ -177,8 +199,9 @@ absl::StatusOr<ReportObject> MergeReports(std::vector<NamedReport> reports) {
     }
     return Merged(std::move(reports));
   } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "wanted whole reports, found one with a wrong or missing part (", error.what(), ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("wanted whole reports, found one with a wrong or missing part (",
+                     Quoted(error.what(), kLongestReason), ")"));
   }
 }
 

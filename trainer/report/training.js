@@ -127,9 +127,16 @@ function trainingNote(trained, shown) {
   if (shown.metrics.validation?.step.length) parts.push('Circles are the loss on validation data.');
   if (shown.metrics.references?.length) parts.push('Dotted lines are models that only count.');
   parts.push(
-      skipped.length ? `Skipped for a gradient that is not finite: step ${skipped.join(', ')}.` :
+      skipped.length ? `Skipped for a gradient that is not finite: ${skippedText(shown.metrics)}.` :
                        'No step was skipped.');
   return parts.join(' ');
+}
+
+// "step 3, 7", of very many the first.
+function skippedText({skipped, skipped_steps: all = skipped.length}) {
+  const first = skipped.slice(0, 20);
+  const more = all - first.length;
+  return `step ${first.join(', ')}` + (more > 0 ? ` and ${integer(more)} more` : '');
 }
 
 // Every run that ran has the bits of the first.
