@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // zerobox report, run as a program.
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -78,7 +82,7 @@ TEST_F(CommandReportTest, WritesThePageOfARunIntoItsFolder) {
   ASSERT_EQ(Report({"--runs=" + a}), 0) << output_;
   EXPECT_THAT(output_, HasSubstr(a + "/report.html: 1 run, "));
   EXPECT_EQ(DataOf(ReadFile(a + "/report.html")), Json::parse(ReadFile(a + "/report.json")));
-  EXPECT_FALSE(fs::exists(a + "/report.html.tmp"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(a), fs::directory_iterator()), 2);
 }
 
 TEST_F(CommandReportTest, ShowsSeveralRunsOnOnePage) {
@@ -87,7 +91,7 @@ TEST_F(CommandReportTest, ShowsSeveralRunsOnOnePage) {
   EXPECT_THAT(output_, HasSubstr(a + "/compare.html: 3 runs, "));
   const Json report = DataOf(ReadFile(a + "/compare.html"));
   ASSERT_EQ(report["runs"].size(), 3u);
-  EXPECT_EQ(report["runs"][2]["id"], "stage3-2");
+  EXPECT_EQ(report["runs"][2]["id"], "zero3-2");
   EXPECT_EQ(report["command"], "zerobox report --runs=" + a + "," + b + "," + c);
   EXPECT_EQ(report["title"], "3 runs of tiny");
   EXPECT_FALSE(fs::exists(a + "/report.html"));
@@ -160,8 +164,17 @@ TEST_F(CommandReportTest, LeavesNothingBehindWhereItCannotWrite) {
   const std::string a = Run("a", 3);
   ASSERT_EQ(Report({"--runs=" + a}), 0) << output_;
   const std::string page = ReadFile(a + "/report.html");
-  fs::create_directories(a + "/report.html.tmp/in_the_way");  // where the new page would begin
-  ExpectRefused({"--runs=" + a}, "report.html: could not be written");
+  // No file of this process and of those that it starts grows beyond 10,000 bytes, as if the disk
+  // were full.
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 10000;
+  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  ExpectRefused({"--runs=" + a}, "report.html: could not be written: File too large");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
   EXPECT_EQ(ReadFile(a + "/report.html"), page);
 }
 

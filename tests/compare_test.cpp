@@ -474,6 +474,35 @@ TEST(LargestModel, EndsAt8192LayersHoweverLargeTheDevice) {
 
 //---- What is said of them
 
+// Of runs that are planned alone.
+MemoryFigure PlannedFigure(const std::vector<std::string>& flags) {
+  const auto combinations = Resolve(flags);
+  EXPECT_TRUE(combinations.ok()) << combinations.status();
+  if (!combinations.ok()) return {};
+  std::vector<RunPlan> plans;
+  Comparison comparison;
+  plans.reserve(combinations->size());
+  for (const Combination& combination : *combinations) {
+    plans.push_back(PlanRun(combination.resolved.settings).value());
+    comparison.runs.push_back({.combination = &combination, .plan = &plans.back()});
+  }
+  return FigureOf(comparison);
+}
+
+TEST(FigureOf, SaysWhatIsShardedBetweenDevicesAndNothingOnOne) {
+  const auto shares = [](const std::string& devices) {
+    std::vector<std::string> shares;
+    for (const MemoryBars& run : PlannedFigure({"--devices=" + devices}).runs) {
+      shares.push_back(run.shares);
+    }
+    return shares;
+  };
+  EXPECT_THAT(shares("2"), ElementsAre("nothing sharded", "optimizer states sharded",
+                                       "and gradients sharded", "and parameters sharded"));
+  EXPECT_THAT(shares("1"), ElementsAre("nothing sharded", "nothing sharded", "nothing sharded",
+                                       "nothing sharded"));
+}
+
 TEST(StatesFormula, IsThePapers) {
   TrainSettings settings;
   settings.devices = 4;

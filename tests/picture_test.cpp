@@ -116,6 +116,17 @@ TEST(Picture, DrawsNoPixelForBrokenTextOutsideThePicture) {
   EXPECT_EQ(picture.Png().substr(1, 3), "PNG");
 }
 
+TEST(Picture, DrawsTheLettersBehindBrokenBytes) {
+  // A byte in the middle of a character, one that begins a character which does not go on, and
+  // both.
+  const double broken = Regular().Width("\x80", 40), letter = Regular().Width("W", 40);
+  EXPECT_GT(broken, 0);
+  for (const auto& [text, bytes] : {std::pair{"\x80W", 1}, std::pair{"\xbfW", 1},
+                                    std::pair{"\xceW", 1}, std::pair{"\xe2\x84W", 2}}) {
+    EXPECT_NEAR(Regular().Width(text, 40), bytes * broken + letter, 1e-6) << bytes;
+  }
+}
+
 TEST(Picture, IsAPngOfItsSize) {
   Picture picture(321, 123, kWhite);
   const std::string png = picture.Png();

@@ -38,8 +38,8 @@ TEST(MergeReports, PutsAllRunsBehindTheHeadOfTheFirst) {
   second["title"] = "another";
   const Json merged = MergeReports({{"a", ReportOf(0)}, {"b", second}}).value();
   ASSERT_EQ(merged["runs"].size(), 2u);
-  EXPECT_EQ(merged["runs"][0]["id"], "stage0");
-  EXPECT_EQ(merged["runs"][1]["id"], "stage3");
+  EXPECT_EQ(merged["runs"][0]["id"], "zero0");
+  EXPECT_EQ(merged["runs"][1]["id"], "zero3");
   EXPECT_EQ(merged["title"], ReportOf(0)["title"]);
   EXPECT_EQ(merged["runs"][1]["step"], second["runs"][0]["step"]);
 }
@@ -47,7 +47,7 @@ TEST(MergeReports, PutsAllRunsBehindTheHeadOfTheFirst) {
 TEST(MergeReports, GivesEachRunAnIdAndALabelOfItsOwnAndReferencesFollow) {
   // Stage 0, and stage 3 compared to it, twice.
   Json pair = MergeReports({{"a", ReportOf(0)}, {"a", ReportOf(3)}}).value();
-  pair["runs"][1]["equality"] = {{"reference", "stage0"}, {"equal", true}};
+  pair["runs"][1]["equality"] = {{"reference", "zero0"}, {"equal", true}};
   const Json merged = MergeReports({{"a", pair}, {"b", pair}}).value();
   std::vector<std::string> found;
   for (const Json& run : merged["runs"]) {
@@ -56,9 +56,9 @@ TEST(MergeReports, GivesEachRunAnIdAndALabelOfItsOwnAndReferencesFollow) {
                          ? ""
                          : ", as " + run["equality"]["reference"].get<std::string>()));
   }
-  EXPECT_THAT(found,
-              testing::ElementsAre("stage0, Stage 0", "stage3, Stage 3, as stage0",
-                                   "stage0-2, Stage 0 (2)", "stage3-2, Stage 3 (2), as stage0-2"));
+  EXPECT_THAT(
+      found, testing::ElementsAre("zero0, ZeRO-0", "zero3, ZeRO-3, as zero0", "zero0-2, ZeRO-0 (2)",
+                                  "zero3-2, ZeRO-3 (2), as zero0-2"));
 }
 
 TEST(MergeReports, GivesNamesThatNoOtherRunHas) {

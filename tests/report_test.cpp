@@ -81,8 +81,8 @@ TEST(Report, HasTheModelAndItsUnits) {
 TEST(Report, SaysWhatARunIs) {
   SmallReport small;
   Json run = MakeReport(small.run())["runs"][0];
-  EXPECT_EQ(run["id"], "stage3");
-  EXPECT_EQ(run["label"], "Stage 3");
+  EXPECT_EQ(run["id"], "zero3");
+  EXPECT_EQ(run["label"], "ZeRO-3");
   EXPECT_EQ(run["stage"], 3);
   EXPECT_EQ(run["world"], 2);
   EXPECT_EQ(run["status"], "ok");
@@ -101,8 +101,8 @@ TEST(Report, SaysWhatARunIs) {
   small.resolved.settings.offload_optimizer = true;
   small.plan.types = {DType::kBFloat16, DType::kFloat32};
   run = MakeReport(small.run())["runs"][0];
-  EXPECT_EQ(run["id"], "stage3-offload");
-  EXPECT_EQ(run["label"], "Stage 3 + offload");
+  EXPECT_EQ(run["id"], "zero3-offload-optimizer");
+  EXPECT_EQ(run["label"], "ZeRO-3, optimizer offloaded");
   EXPECT_EQ(run["offload"], "optimizer");
   EXPECT_EQ(run["bytes_per_parameter"],
             Json::parse(R"({"parameters":2,"gradients":4,"optimizer":12})"));
@@ -303,9 +303,9 @@ TEST(Report, SaysWhetherARunEqualsAnother) {
   ReportRun compared = small.run();
   EXPECT_TRUE(MakeReport(compared)["runs"][0]["equality"].is_null());
   compared.equality =
-      Equality{.reference = "stage0", .losses_equal = true, .parameters_equal = true};
+      Equality{.reference = "zero0", .losses_equal = true, .parameters_equal = true};
   EXPECT_EQ(MakeReport(compared)["runs"][0]["equality"],
-            Json::parse(R"({"reference":"stage0","equal":true,"losses_equal":true,
+            Json::parse(R"({"reference":"zero0","equal":true,"losses_equal":true,
                             "parameters_equal":true,"first_difference":null})"));
   compared.equality->parameters_equal = false;
   compared.equality->first_difference = {.step = 3,
@@ -315,16 +315,16 @@ TEST(Report, SaysWhetherARunEqualsAnother) {
                                          .reference = 0.5,
                                          .value = 0.25};
   EXPECT_EQ(MakeReport(compared)["runs"][0]["equality"],
-            Json::parse(R"({"reference":"stage0","equal":false,"losses_equal":true,
+            Json::parse(R"({"reference":"zero0","equal":false,"losses_equal":true,
                             "parameters_equal":false,
                             "first_difference":{"step":3,"parameter":"wte.weight","unit":0,
                                                 "element":5,"reference":0.5,"value":0.25}})"));
   // Not searched for the step; then not even read.
   compared.equality->first_difference->step.reset();
   EXPECT_TRUE(MakeReport(compared)["runs"][0]["equality"]["first_difference"]["step"].is_null());
-  compared.equality = Equality{.reference = "stage0", .losses_equal = true};
+  compared.equality = Equality{.reference = "zero0", .losses_equal = true};
   EXPECT_EQ(MakeReport(compared)["runs"][0]["equality"],
-            Json::parse(R"({"reference":"stage0","equal":null,"losses_equal":true,
+            Json::parse(R"({"reference":"zero0","equal":null,"losses_equal":true,
                             "parameters_equal":null,"first_difference":null})"));
 }
 

@@ -105,29 +105,6 @@ std::string ReadOffload(const std::string& text) {
   return "";
 }
 
-// `shown`: whether offload and checkpointing differ from run to run.
-Combination Named(const TrainSettings& settings, bool offload_shown, bool checkpointing_shown) {
-  Combination combination = {.name = absl::StrCat("zero", settings.zero_stage),
-                             .label = absl::StrCat("ZeRO-", settings.zero_stage)};
-  const std::string checkpointing(Name(settings.activation_checkpointing));
-  if (checkpointing_shown && settings.activation_checkpointing != ActivationCheckpointing::kNone) {
-    absl::StrAppend(&combination.name, "-", checkpointing);
-    combination.details.push_back(checkpointing + " checkpointing");
-  }
-  if (offload_shown && (settings.offload_optimizer || settings.offload_activations)) {
-    absl::StrAppend(&combination.name, "-offload");
-    if (settings.offload_optimizer) {
-      absl::StrAppend(&combination.name, "-optimizer");
-      combination.details.push_back("optimizer offloaded");
-    }
-    if (settings.offload_activations) {
-      absl::StrAppend(&combination.name, "-activations");
-      combination.details.push_back("activations offloaded");
-    }
-  }
-  return combination;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<Combination>> ResolveCombinations(const CommandLine& line,
@@ -169,9 +146,9 @@ absl::StatusOr<std::vector<Combination>> ResolveCombinations(const CommandLine& 
                                            offload, " --activation_checkpointing=", checkpointing,
                                            ": ", resolved.status().message()));
         }
-        Combination combination = Named(resolved->settings, offloads->values.size() > 1,
-                                        checkpointings->values.size() > 1);
-        combination.resolved = *std::move(resolved);
+        Combination combination{NameOfRun(resolved->settings, offloads->values.size() > 1,
+                                          checkpointings->values.size() > 1),
+                                *std::move(resolved)};
         for (ResolvedFlag& flag : combination.resolved.flags) {
           if (flag.name == "out") flag.source = "derived";  // a folder in that of the comparison
         }

@@ -10,14 +10,12 @@
 #include "absl/status/statusor.h"
 #include "trainer/command_line.h"
 #include "trainer/resolve.h"
+#include "trainer/run_name.h"
 
 namespace zerobox {
 
-struct Combination {
-  // Stage, and of offload and checkpointing what is not none and not the same in all runs.
-  std::string name;                  // "zero2-full-offload-optimizer", for a folder
-  std::string label;                 // "ZeRO-2"
-  std::vector<std::string> details;  // "full checkpointing", "optimizer offloaded"
+// Its name leaves out offload and checkpointing that are the same in all runs.
+struct Combination : RunName {
   ResolvedTrain resolved;
 };
 

@@ -278,7 +278,7 @@ class CompareCommand {
 
   ReportRun ReportOf(const ComparedRun& run, const TrainingRun& training) const {
     return {.id = run.combination->name,
-            .label = Label(*run.combination),
+            .label = run.combination->LongLabel(),
             .command = comparison_.command,
             .created = created_,
             .resolved = &training.resolved(),
@@ -340,12 +340,6 @@ class CompareCommand {
       const std::string folder = run.folder()->path().substr(comparison_.folder.size() + 1) + "/";
       screen_.Print(absl::StrCat("  ", Left(folder, 20), " the files of that run\n"));
     }
-  }
-
-  static std::string Label(const Combination& combination) {
-    std::string label = combination.label;
-    for (const std::string& detail : combination.details) absl::StrAppend(&label, ", ", detail);
-    return label;
   }
 
   Screen& screen_;

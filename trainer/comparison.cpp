@@ -51,6 +51,11 @@ std::optional<int64_t> ParametersThatFit(TrainSettings settings, int64_t layers)
   return plan->parameters;
 }
 
+// One device has nobody to share with, whatever its stage.
+int ShardingStage(const TrainSettings& settings) {
+  return settings.devices == 1 ? 0 : settings.zero_stage;
+}
+
 Json ComparedJson(const ComparedRun& run) {
   Json json = EqualityJson(*run.equality);
   json["promised"] = run.equality_promised;
@@ -221,7 +226,7 @@ std::string CompareText(const Comparison& comparison) {
 
 std::string StatesFormula(const TrainSettings& settings) {
   const StateWidths widths = WidthsOf(settings.types());
-  const int stage = settings.devices == 1 ? 0 : settings.zero_stage;
+  const int stage = ShardingStage(settings);
   // An offloaded optimizer takes with it its states, and the gradients that a device has of its own
   // shard alone.
   const int64_t optimizer = settings.offload_optimizer ? 0 : widths.optimizer_states;
@@ -286,7 +291,7 @@ MemoryFigure FigureOf(const Comparison& comparison) {
                        .states = run.state_bytes(),
                        .saved = comparison.Saved(run),
                        .formula = StatesFormula(run.settings()),
-                       .shares = kShares[static_cast<size_t>(run.settings().zero_stage)]};
+                       .shares = kShares[static_cast<size_t>(ShardingStage(run.settings()))]};
     if (run.result != nullptr) bars.measured = run.memory().at_peak;
     figure.runs.push_back(std::move(bars));
   }

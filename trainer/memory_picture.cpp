@@ -18,15 +18,6 @@ namespace {
 constexpr Color kPage = Rgb(0xf8f8f5), kSurface = Rgb(0xffffff), kLine = Rgb(0xe2e2dc);
 constexpr Color kInk = Rgb(0x1b1f24), kMuted = Rgb(0x5b636c), kAlert = Rgb(0xb3261e);
 
-// Bottom to top.
-constexpr std::array kStack = {Category::kParameters,
-                               Category::kGradients,
-                               Category::kOptimizerStates,
-                               Category::kWorkspace,
-                               Category::kActivationCheckpoints,
-                               Category::kActivations,
-                               Category::kCommunicationBuffers};
-
 constexpr int kWidth = 1600, kMargin = 56;
 constexpr int kMostColumns = 6;
 // From the top of the picture.
@@ -191,7 +182,7 @@ class Drawing {
   // Of what any run holds, and of what the two bars are.
   void DrawLegend() {
     std::vector<Category> held;
-    for (const Category category : kStack) {
+    for (const Category category : kStackedCategories) {
       const auto holds = [i = static_cast<size_t>(category)](const MemoryBars& run) {
         return run.predicted[i] > 0 || (run.measured && (*run.measured)[i] > 0);
       };
@@ -266,7 +257,7 @@ class Drawing {
 
   void DrawBar(const Box& bar, const PerCategory<int64_t>& bytes, bool outlined) {
     int64_t below = 0;
-    for (const Category category : kStack) {
+    for (const Category category : kStackedCategories) {
       const int64_t part = bytes[static_cast<size_t>(category)];
       const Box box = {bar.left, bar.bottom - geometry_.Height(below + part), bar.right,
                        bar.bottom - geometry_.Height(below)};

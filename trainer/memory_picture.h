@@ -5,6 +5,7 @@
 #ifndef ZEROBOX_TRAINER_MEMORY_PICTURE_H_
 #define ZEROBOX_TRAINER_MEMORY_PICTURE_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,6 +15,16 @@
 #include "trainer/picture.h"
 
 namespace zerobox {
+
+// From the bottom of a bar, here and in report.html.
+inline constexpr std::array<Category, kCategories> kStackedCategories = {
+    Category::kParameters,
+    Category::kGradients,
+    Category::kOptimizerStates,
+    Category::kWorkspace,
+    Category::kActivationCheckpoints,
+    Category::kActivations,
+    Category::kCommunicationBuffers};
 
 struct MemoryBars {
   std::string label;                 // "ZeRO-2"
@@ -25,7 +36,7 @@ struct MemoryBars {
   int64_t states = 0;   // bytes of model states
   double saved = 1;     // times less model states than the first
   std::string formula;  // "2Ψ + 14Ψ/4", or ""
-  std::string shares;   // "and gradients shared"
+  std::string shares;   // "and gradients sharded"
 };
 
 struct MemoryFigure {

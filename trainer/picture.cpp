@@ -16,18 +16,23 @@
 namespace zerobox {
 namespace {
 
-// The characters of UTF-8 text; a broken byte is one that no font has.
+// The characters of UTF-8 text; a byte that begins none is one that no font has.
 std::vector<int> CodePoints(std::string_view text) {
+  constexpr int kNoCharacter = 0x10ffff;
+  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto follows = [&](size_t i) { return i < text.size() && (byte(i) & 0xc0) == 0x80; };
   std::vector<int> points;
   for (size_t i = 0; i < text.size();) {
-    const auto first = static_cast<unsigned char>(text[i]);
-    const size_t bytes = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    int point = bytes == 1 ? first : first & (0x7f >> bytes);
-    for (size_t j = 1; j < bytes && i + j < text.size(); ++j) {
-      point = point << 6 | (static_cast<unsigned char>(text[i + j]) & 0x3f);
+    const int first = byte(i++);
+    const int more = first < 0xc0 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;  // bytes
+    int point = first & (more == 0 ? 0xff : 0x3f >> more);
+    bool whole = first < 0x80 || more > 0;
+    for (int j = 0; j < more && whole; ++j) {
+      whole = follows(i + static_cast<size_t>(j));
+      if (whole) point = point << 6 | (byte(i + static_cast<size_t>(j)) & 0x3f);
     }
-    points.push_back(point);
-    i += bytes;
+    points.push_back(whole ? point : kNoCharacter);
+    if (whole) i += static_cast<size_t>(more);
   }
   return points;
 }
@@ -99,9 +104,11 @@ void Picture::Outline(const Box& box, int line, Color color) {
 }
 
 void Picture::Rule(int left, int right, int top, int line, int dash, Color color) {
-  const int step = dash > 0 ? dash : right - left;
-  for (int x = left; x<right; x += dash> 0 ? 2 * step : step) {
-    Fill({x, top, std::min(x + step, right), top + line}, color);
+  const bool dashed = dash > 0;
+  const int drawn = dashed ? dash : right - left;
+  const int step = dashed ? 2 * dash : drawn;
+  for (int x = left; x < right; x += step) {
+    Fill({x, top, std::min(x + drawn, right), top + line}, color);
   }
 }
 

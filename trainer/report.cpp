@@ -10,7 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "trainer/build_info.h"
 #include "trainer/gpt.h"
+#include "trainer/memory_picture.h"
 #include "trainer/report_step.h"
+#include "trainer/run_name.h"
+#include "trainer/step_programs.h"
 #include "trainer/table_rows.h"
 #include "zero/formulas.h"
 #include "zero/layout.h"
@@ -23,15 +26,6 @@ using Json = ReportObject;
 // Runs of more steps have every second of their points, or every third, and so on, and the last. Of
 // more skipped steps than this they have the first.
 constexpr int64_t kMostPoints = 4096;
-
-// As they are stacked, from the bottom.
-constexpr std::array<Category, kCategories> kStacked = {Category::kParameters,
-                                                        Category::kGradients,
-                                                        Category::kOptimizerStates,
-                                                        Category::kWorkspace,
-                                                        Category::kActivationCheckpoints,
-                                                        Category::kActivations,
-                                                        Category::kCommunicationBuffers};
 
 // What the same setting is called in a configuration of DeepSpeed.
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
@@ -96,39 +90,23 @@ Json ModelJson(const ResolvedTrain& resolved, const RunPlan& plan) {
 
 // Unit 0 is the ends, unit b + 1 is block b.
 Json UnitsJson(const TrainSettings& settings) {
-  const absl::StatusOr<Layout> layout =
-      Layout::Make(GptParameters(settings.model), settings.devices, settings.bucket_bytes,
-                   settings.grad_accum_dtype);
+  const Layout layout = Layout::Make(GptParameters(settings.model), settings.devices,
+                                     settings.bucket_bytes, settings.grad_accum_dtype)
+                            .value();  // as the plan was made with
   Json units = Json::array();
-  for (UnitId unit = 0; layout.ok() && unit < layout->units(); ++unit) {
+  for (UnitId unit = 0; unit < layout.units(); ++unit) {
     int64_t elements = 0;
-    for (const Bucket& bucket : layout->Buckets(unit)) elements += bucket.elements;
-    units.push_back({{"name", unit == 0 ? "ends" : absl::StrCat("block ", unit - 1)},
-                     {"short", unit == 0 ? "ends" : absl::StrCat("b", unit - 1)},
-                     {"kind", unit == 0 ? "ends" : "block"},
+    for (const Bucket& bucket : layout.Buckets(unit)) elements += bucket.elements;
+    units.push_back({{"name", UnitName(unit)},
+                     {"short", unit == kEnds ? "ends" : absl::StrCat("b", unit - BlockUnit(0))},
+                     {"kind", unit == kEnds ? "ends" : "block"},
                      {"elements", elements},
-                     {"padded_elements", layout->Unit(unit).size()}});
+                     {"padded_elements", layout.Unit(unit).size()}});
   }
   return units;
 }
 
 //---- A run
-
-std::string DefaultId(const TrainSettings& settings) {
-  std::string id = absl::StrCat("stage", settings.zero_stage);
-  if (settings.activation_checkpointing != ActivationCheckpointing::kNone) id += "-checkpoints";
-  if (settings.offload_optimizer || settings.offload_activations) id += "-offload";
-  return id;
-}
-
-std::string DefaultLabel(const TrainSettings& settings) {
-  std::string label = absl::StrCat("Stage ", settings.zero_stage);
-  if (settings.activation_checkpointing != ActivationCheckpointing::kNone) {
-    label += " + checkpoints";
-  }
-  if (settings.offload_optimizer || settings.offload_activations) label += " + offload";
-  return label;
-}
 
 Json SettingsJson(const std::vector<ResolvedFlag>& flags) {
   Json rows = Json::array();
@@ -150,7 +128,7 @@ Json SettingsJson(const std::vector<ResolvedFlag>& flags) {
 
 Json CategoriesJson(const PerCategory<int64_t>& bytes) {
   Json json;
-  for (const Category category : kStacked) {
+  for (const Category category : kStackedCategories) {
     json[std::string(Name(category))] = bytes[static_cast<size_t>(category)];
   }
   return json;
@@ -175,7 +153,7 @@ Json MemoryJson(const RunPlan& plan, const RunResult* result) {
                         {"at_peak", CategoriesJson(ledger.at_peak)}});
     on_host.push_back(CategoriesJson(result->ranks[rank].host_memory.at_peak));
   }
-  const RankPlan planned = plan.ranks.empty() ? RankPlan{} : plan.ranks[0];
+  const RankPlan& planned = plan.ranks[0];
   return {{"reserved_bytes", reserved},
           {"predicted", CategoriesJson(planned.memory.at_peak)},
           {"measured", std::move(measured)},
@@ -199,7 +177,7 @@ Json CommunicationRow(std::string_view name, int64_t element_bytes, int64_t pape
 // Rows of collectives that the step has, by plan or by count.
 Json CommunicationJson(const RunPlan& plan, const RunResult& result) {
   Json rows = Json::array();
-  const RankPlan planned = plan.ranks.empty() ? RankPlan{} : plan.ranks[0];
+  const RankPlan& planned = plan.ranks[0];
   std::vector<CollectiveCount> counted(result.ranks.size());
   const auto some = [&](const CollectiveCount& expected) {
     return expected.calls != 0 || std::any_of(counted.begin(), counted.end(),
@@ -238,7 +216,7 @@ Json DifferencesJson(const RunPlan& plan) {
 }
 
 Json CopiesJson(const RunPlan& plan, const RunResult& result) {
-  const RankPlan planned = plan.ranks.empty() ? RankPlan{} : plan.ranks[0];
+  const RankPlan& planned = plan.ranks[0];
   const auto way = [&](int64_t CopiedBytes::*bytes) -> Json {
     Json counted = Json::array();
     for (const RankResult& rank : result.ranks) counted.push_back(rank.step_copies.*bytes);
@@ -307,11 +285,12 @@ Json RunJson(const ReportRun& run) {
   const TrainSettings& settings = run.resolved->settings;
   const RunPlan& plan = *run.plan;
   const RunResult* const result = run.result;
+  const RunName name = NameOfRun(settings);
   StateWidths widths = WidthsOf(plan.types);
   if (settings.offload_optimizer) widths.optimizer_states = 12;  // with master weights in fp32 too
   Json json = {
-      {"id", run.id.empty() ? DefaultId(settings) : run.id},
-      {"label", run.label.empty() ? DefaultLabel(settings) : run.label},
+      {"id", run.id.empty() ? name.name : run.id},
+      {"label", run.label.empty() ? name.LongLabel() : run.label},
       {"stage", settings.zero_stage},
       {"world", settings.devices},
       {"micro_batches", settings.grad_accum},
@@ -371,7 +350,7 @@ ReportObject MakeReport(const ReportRun& run) {
   assert(run.resolved != nullptr && run.plan != nullptr);
   const ResolvedTrain& resolved = *run.resolved;
   Json categories = Json::array();
-  for (const Category category : kStacked) categories.push_back(Name(category));
+  for (const Category category : kStackedCategories) categories.push_back(Name(category));
   const Json machine = MachineJson(resolved);
   Json report = {{"schema", kReportSchema},
                  {"title", absl::StrCat("ZeRO stage ", resolved.settings.zero_stage, " on ",

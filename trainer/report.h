@@ -54,8 +54,8 @@ struct LargestModel {
 
 // What a report says of one run. `resolved` and `plan` are needed.
 struct ReportRun {
-  std::string id;       // "": from stage and offload, such as "stage3-offload"
-  std::string label;    // "": likewise, such as "Stage 3 + offload"
+  std::string id;       // "": the name of NameOfRun
+  std::string label;    // "": its long label
   std::string command;  // the command line that made it
   std::time_t created = 0;
   const ResolvedTrain* resolved = nullptr;

@@ -122,7 +122,7 @@ class UniqueNames {
  public:
   explicit UniqueNames(std::function<std::string(int64_t)> suffix) : suffix_(std::move(suffix)) {}
 
-  // "stage3", "stage3-2", ...: the first that was not returned before.
+  // "zero3", "zero3-2", ...: the first that was not returned before.
   std::string Of(const std::string& text) {
     std::string unique = text;
     int64_t& next = next_[text];  // all before it are taken

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The texts of a report's files.
+#include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
 

@@ -35,6 +35,7 @@ trainer_sources := \
   trainer/resolver.cpp \
   trainer/run_equality.cpp \
   trainer/run_folder.cpp \
+  trainer/run_name.cpp \
   trainer/sampler.cpp \
   trainer/screen.cpp \
   trainer/signals.cpp \

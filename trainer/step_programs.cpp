@@ -12,10 +12,15 @@ void Add(StepProgram& program, Visit visit) {
 }
 
 Visit Block(Pass pass, int64_t block) {
-  return {.pass = pass, .layer = absl::StrCat("block ", block), .unit = BlockUnit(block)};
+  const UnitId unit = BlockUnit(block);
+  return {.pass = pass, .layer = UnitName(unit), .unit = unit};
 }
 
 }  // namespace
+
+std::string UnitName(UnitId unit) {
+  return unit == kEnds ? "ends" : absl::StrCat("block ", unit - BlockUnit(0));
+}
 
 StepProgram TrainingProgram(int64_t n_layer) {
   StepProgram program = ForwardProgram(n_layer);

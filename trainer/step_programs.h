@@ -12,6 +12,7 @@ namespace zerobox {
 
 inline constexpr UnitId kEnds = 0;
 constexpr UnitId BlockUnit(int64_t block) { return static_cast<UnitId>(block + 1); }
+std::string UnitName(UnitId unit);  // "ends", "block 3"
 
 // Forward: lookup, blocks, head. Backward: the same reversed. The head and the last block keep
 // their parameters from their forward to their backward visit; the lookup's backward needs none.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
+#include "trainer/step_programs.h"
 
 namespace zerobox {
 namespace {
@@ -29,8 +30,6 @@ bool IsCollective(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter ||
          kind == OpKind::kAllReduce || kind == OpKind::kBroadcast;
 }
-
-std::string UnitName(int unit) { return unit == 0 ? "ends" : absl::StrCat("block ", unit - 1); }
 
 // "forward block 3", "all-gather ends", "all-reduce scalars", "copy checkpoint of block 2".
 std::string NameOf(const TraceOp& op) {

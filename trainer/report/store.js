@@ -131,7 +131,7 @@ const store = {
     this.seek(this.positionOf(next.t), next.op);
   },
 
-  // #run=stage2&at=0.41 is a link to a moment.
+  // #run=zero2&at=0.41 is a link to a moment.
   remember() {
     try {
       history.replaceState(
