@@ -42,11 +42,12 @@ class CaptionPanel {
     if (this.shown !== op || (this.shownWhilePlaying && !store.playing)) this.showOp(op);
     const {step} = this;
     const {run} = step;
-    const moment = step.moments.findIndex((some) => some.op === op) + 1;
     const microBatch = run.micro_batches > 1 && op.micro_batch >= 0 ?
         `micro-batch ${op.micro_batch + 1} of ${run.micro_batches}, ` :
         '';
-    write(this.place, `${microBatch}moment ${moment} of ${step.moments.length}`);
+    const where = whereItRuns(step, op, store.t);
+    const moment = `moment ${store.momentNumber()} of ${step.moments.length}`;
+    write(this.place, [where, microBatch + moment].filter(Boolean).join(' · '));
 
     const {t} = store;
     const sent = step.sent(t);

@@ -44,8 +44,9 @@ function opTitle(op) {
 // How slices get from one device to another, for the machine of this report.
 const MEANS = {
   'shared memory': {
-    gather: 'each device copies its own slice into the memory of the others',
-    sum: 'each device reads its own slice from the memory of all and adds up, in rank order',
+    gather: 'each device copies its own slice into the memory of all the others',
+    sum: 'each device reads its own slice from the memory of all the others and adds up, in ' +
+        'rank order; what is read from a device counts as sent by it',
   },
   'one GPU': {
     gather: 'the ranks share one GPU, so the slices are copied within its memory',
@@ -65,18 +66,6 @@ const means = MEANS[report.machine.collectives] ?? {
 function opText(op, step) {
   const say = CAPTIONS[op.kind];
   return say ? say(op, step, withThe(unitName(op))) : '';
-}
-
-// Whether compute goes on while device 0 gathers.
-function hiding(step, op) {
-  const [piece] = op.pieces[0];
-  if (!piece) return '';
-  const exposed = step.exposed(0).map(
-      ([begin, end]) => Math.max(0, Math.min(end, piece.end) - Math.max(begin, piece.begin)));
-  const share = sum(exposed) / Math.max(1, piece.end - piece.begin);
-  if (share < 0.1) return 'This hides behind compute.';
-  return share > 0.9 ? 'Compute has to wait for it: this time is exposed.' :
-                       'Part of it hides behind compute, which then has to wait: that is exposed.';
 }
 
 // Stage 3: whether the gathered copy that a forward has used stays for the backward.
@@ -123,8 +112,8 @@ const CAPTIONS = {
     }
     if (op.layer === 'lookup') {
       return 'The lookup adds its part to the gradient of the embedding, which the head began. ' +
-          'It needs no parameters. Now the gradient of the ends is complete' +
-          (step.world > 1 ? ' and can be summed over the devices.' : '.');
+          'It needs no parameters. When it is over, the gradient of the ends is complete' +
+          (step.world > 1 ? ' on this device; summed over the devices it is once all are there.' : '.');
     }
     if (step.world === 1)
       return `Backward through ${unit} adds to the gradient that the device keeps.`;

@@ -93,15 +93,18 @@ class CardGrid {
     const used = bytes(memory.total);
     write(
         card.used,
-        this.geometry.narrow ? used : `${used} of ${bytes(step.run.device_memory_bytes)}`);
-    const waits = wire && step.world > 1;
+        this.geometry.narrow || !capacityInSight ?
+            used :
+            `${used} of ${bytes(step.run.device_memory_bytes)}`);
+    const late = wire && waitsForOthers(step, wire.op, t);
     write(
         card.compute,
         compute ? `${OP_MARKS[compute.op.kind] ?? '·'} ${shortTitle(compute.op)}` :
-            waits ? 'waits for communication' :
-                    'idle');
+            late ? `waits for ${lastToCome(wire.op)}` :
+            wire ? 'waits for the transfer' :
+                   'idle');
     card.compute.classList.toggle('on', compute !== undefined);
-    const travels = wire ? `⇄ ${shortTitle(wire.op)}` :
+    const travels = wire ? `⇄ ${late ? 'to come: ' : ''}${shortTitle(wire.op)}` :
         copy ? `⇅ ${copy.op.purpose} of ${unitName(copy.op)}` :
                '⇄ nothing travels';
     write(card.wire, travels);

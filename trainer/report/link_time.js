@@ -26,6 +26,35 @@ function timeTicks(duration, width) {
   return found.map((ms) => [ms * 1e6, Number(ms.toPrecision(6)) + (ms === 0 ? ' ms' : '')]);
 }
 
+// Where the names of the phases stand: [{words, x, align}]. A narrow phase has a short name, or its
+// name reaches back from its end.
+const SHORT_PHASES = {
+  forward: 'fwd',
+  backward: 'bwd',
+  step: 'step'
+};
+function phaseNames(step, scale, width) {
+  const found = [];
+  let free = 0;  // where the last name ends
+  const put = (words, x, align) => {
+    const from = align === 'left' ? x : x - words.length * 6.2;
+    if (from < free) return false;
+    free = from + words.length * 6.2 + 6;
+    found.push({words, x, align});
+    return true;
+  };
+  step.phases.forEach(({name, begin, end}, i) => {
+    const x = scale.x(begin) + 4;
+    const room = scale.x(end) - x;
+    const short = SHORT_PHASES[name] ?? name;
+    if (room > 6.2 * name.length) return put(name, x, 'left');
+    if (room > 6 * short.length) return put(short, x, 'left');
+    if (i < step.phases.length - 1) return false;
+    return x + 6.2 * name.length < width ? put(name, x, 'left') : put(name, width, 'right');
+  });
+  return found;
+}
+
 // `scale` returns the chart's timeScale, or null while there is none.
 function linkTime(node, scale) {
   let before = null;  // where to go back to

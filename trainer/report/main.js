@@ -12,7 +12,7 @@ function addPatterns() {
   };
   const hidden = {width: 0, height: 0, style: 'position:absolute', 'aria-hidden': 'true'};
   const patterns = [
-    pattern('hatch-gradients', 'gradients', 3, 3.6), pattern('hatch-exposed', 'surface', 3.2, 5)
+    pattern('hatch-gradients', 'gradients', 3, 3.6), pattern('hatch-exposed', 'muted', 2, 4.2)
   ];
   document.body.append(svg('svg', hidden, svg('defs', {}, ...patterns)));
 }

@@ -74,10 +74,12 @@ class MemoryChart {
   }
 
   drawAxes(plot, step, scale, y, top, width) {
-    for (const {name, begin, end} of step.phases) {
+    for (const {begin} of step.phases) {
       const x = scale.x(begin);
       plot.line(x, 0, x, this.height);
-      if (scale.x(end) - x > 8 * name.length) plot.text(x + 4, 10, name);
+    }
+    for (const {words, x, align} of phaseNames(step, scale, width)) {
+      plot.text(x, 10, words, align === 'right' ? 'end' : 'start');
     }
     for (const value of ticks(top, 4)) {
       plot.line(scale.left, y(value), scale.right, y(value));

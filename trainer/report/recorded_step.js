@@ -51,6 +51,7 @@ class RecordedStep {
       const ends = present.map((pieces) => pieces.at(-1).end);
       op.begin = Math.min(...begins);
       op.allBegun = Math.max(...begins);  // a collective moves when the last rank has come
+      op.last = op.pieces.findIndex((pieces) => pieces[0]?.begin === op.allBegun);
       op.firstEnd = Math.min(...ends);
       op.end = Math.max(...ends);
     }
@@ -110,7 +111,7 @@ class RecordedStep {
     return low < lane.length && lane[low].begin <= t ? lane[low] : undefined;
   }
 
-  // [begin, end] of the times when compute stands still, has work left, and `stream` is busy.
+  // [begin, end, op] of the times when compute stands still, has work left, and `stream` is busy.
   exposed(rank, stream = 'communication') {
     const found = [];
     const compute = this.lanes[rank].compute;
@@ -119,7 +120,9 @@ class RecordedStep {
       let at = busy.begin;
       while (next < compute.length && compute[next].end <= at) ++next;
       for (let i = next; i < compute.length && at < busy.end; ++i) {
-        if (compute[i].begin > at) found.push([at, Math.min(compute[i].begin, busy.end)]);
+        if (compute[i].begin > at) {
+          found.push([at, Math.min(compute[i].begin, busy.end), busy.op]);
+        }
         at = Math.max(at, compute[i].end);
       }
     }

@@ -133,6 +133,7 @@ class Slices {
       for (const piece of step.lanes[rank][stream]) times.add(piece.begin).add(piece.end);
     }
     for (const op of step.collectives) {
+      times.add(op.allBegun);
       if (op.unit < 0) continue;
       for (const time of roundEnds(step, op)) times.add(time);
     }

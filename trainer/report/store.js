@@ -62,24 +62,46 @@ const store = {
     this.seek(this.positionOf(t));
   },
 
-  // The op that the caption is about: a collective while its slices set out, or else the one that
-  // began last of those that run, or of all.
+  // The op that the caption is about: a collective while its slices set out, or else what most
+  // devices compute, or wait in, or what ended last.
   lead() {
     if (this.focus) return this.focus;
     const {step, t} = this;
     const setsOut = (op) => op.isCollective && op.unit >= 0 && step.progress(op, t) < 0.6;
     const later = (a, b) => a && a.begin > b.begin ? a : b;
     let collective = null;
-    let running = null;
     let last = null;
     for (const op of step.recorded) {
       if (op.begin > t) continue;
       last = later(last, op);
-      if (op.end <= t) continue;
-      running = later(running, op);
-      if (t >= op.allBegun && setsOut(op)) collective = later(collective, op);
+      if (t < op.end && t >= op.allBegun && setsOut(op)) collective = later(collective, op);
     }
-    return collective ?? running ?? last ?? step.moments[0].op;
+    return collective ?? this.mostCommon() ?? last ?? step.moments[0].op;
+  },
+
+  // What most devices compute now; where none does, what most communicate or copy.
+  mostCommon() {
+    const {step, t} = this;
+    for (const streams of [['compute'], STREAMS.slice(1)]) {
+      const counts = new Map();
+      for (const stream of streams) {
+        for (const rank of step.ranks) {
+          const op = step.active(rank, stream, t)?.op;
+          if (op) counts.set(op, (counts.get(op) ?? 0) + 1);
+        }
+      }
+      const order = ([a, n], [b, m]) => m - n || b.begin - a.begin;
+      if (counts.size) return [...counts].sort(order)[0][0];
+    }
+    return null;
+  },
+
+  // How many moments have come, from 1: it never goes back while time goes on.
+  momentNumber() {
+    const {moments} = this.step;
+    if (this.focus) return moments.findIndex((moment) => moment.op === this.focus) + 1;
+    const later = moments.findIndex((moment) => moment.t > this.t);
+    return Math.max(1, later < 0 ? moments.length : later);
   },
 
   // To the next (1) or previous (-1) moment.

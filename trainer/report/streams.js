@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StreamChart: what ran when, a lane for each stream of each device. Hatched are the times when
-// compute waits for communication: exposed communication.
+// StreamChart: what ran when, a lane for each stream of each device. A collective is pale while the
+// device waits in it for another one, and full while slices travel. Hatched are the times when
+// compute waits for communication: exposed communication. Above the chart stands what is pointed at.
 
 const STREAM_NAMES = {
   compute: 'compute',
@@ -9,10 +10,17 @@ const STREAM_NAMES = {
   to_host: 'to host',
   from_host: 'from host'
 };
+const SHORT_STREAM_NAMES = {
+  compute: 'comp',
+  communication: 'com',
+  to_host: 'down',
+  from_host: 'up'
+};
+const STREAMS_HEAD = 16;  // pixels above the lanes, for the names of the phases
 
 // [colour, colour of the text on it]
 function pieceColors(op) {
-  if (op.purpose === 'scalars') return ['workspace', 'on-gather'];
+  if (op.purpose === 'scalars' || op.kind === 'norm') return ['norm', 'on-norm'];
   switch (op.kind) {
     case 'forward':
     case 'recompute':
@@ -38,7 +46,12 @@ class StreamChart {
     this.canvas = el('canvas', {'aria-hidden': 'true'});
     this.cursor = el('div', {class: 'cursor'});
     this.chart = el('div', {class: 'chart', tabindex: 0, role: 'img'}, this.canvas, this.cursor);
-    root.append(this.chart);
+    this.pointed = el('p', {class: 'pointed small'});
+    root.append(this.pointed, this.chart);
+    for (const type of ['pointermove', 'pointerdown']) {
+      this.chart.addEventListener(type, (event) => this.point(event));
+    }
+    this.chart.addEventListener('pointerleave', () => this.point(null));
     linkTime(this.chart, () => store.step ? this.scale : null);
     store.on(
         {run: () => this.draw(), time: () => this.moveCursor(), pace: () => this.moveCursor()});
@@ -53,32 +66,29 @@ class StreamChart {
     const width = this.chart.clientWidth;
     if (!step || !width) return;
     const scale = this.scale = timeScale(width, step.duration);
-    const streams = STREAMS.filter((stream) => step.lanes.some((lane) => lane[stream].length));
-    const laneHeight = step.world > 4 ? 11 : 15;
+    const streams = this.streams =
+        STREAMS.filter((stream) => step.lanes.some((lane) => lane[stream].length));
+    const laneHeight = this.laneHeight = step.world > 4 ? 11 : 15;
     const space = step.world > 4 ? 7 : 11;
-    const rowHeight = streams.length * (laneHeight + 2) + space;
-    const height = step.world * rowHeight;
+    const rowHeight = this.rowHeight = streams.length * (laneHeight + 2) + space;
+    const height = STREAMS_HEAD + step.world * rowHeight;
     const context = this.context = prepareCanvas(this.canvas, width, height + 18);
     this.canvas.style.width = width + 'px';
     this.canvas.style.height = height + 18 + 'px';
     this.colors = {};
     this.patterns = {};
     this.sans = colorValue('sans');
-    this.drawPhases(step, scale, height - space / 2);
+    this.drawPhases(step, scale, height - space / 2, width);
     for (const rank of step.ranks) {
-      const top = rank * rowHeight;
+      const top = STREAMS_HEAD + rank * rowHeight;
       this.text(width < 560 ? String(rank) : `Device ${rank}`, 0, top + laneHeight - 3, 'ink', 600);
       streams.forEach((stream, i) => {
         const y = top + i * (laneHeight + 2);
-        if (i > 0 && width >= 560 && laneHeight > 12) {
-          this.text(STREAM_NAMES[stream], 0, y + laneHeight - 3, 'muted', 400, 10);
-        }
+        this.nameLane(stream, i, y + laneHeight - 3, width, laneHeight);
         this.fill('line', scale.left, y + laneHeight / 2, scale.right - scale.left, 1);
         for (const piece of step.lanes[rank][stream]) this.drawPiece(piece, scale, y, laneHeight);
       });
-      const wire = top + streams.indexOf('communication') * (laneHeight + 2);
-      for (const [begin, end] of step.exposed(rank)) {
-        this.hatch('surface', 2.2, scale, begin, end, wire, laneHeight);
+      for (const {begin, end} of exposedParts(step, rank)) {
         this.hatch('muted', 1.2, scale, begin, end, top, laneHeight);
       }
       streams.forEach((stream, i) => {
@@ -94,7 +104,7 @@ class StreamChart {
     context.textAlign = 'left';
     this.cursor.style.height = height + 'px';
     this.describe(step);
-    this.showLegend(streams);
+    showStreamsLegend(streams);
     this.moveCursor();
   }
 
@@ -112,33 +122,55 @@ class StreamChart {
     this.context.fillText(words, x, y);
   }
 
-  drawPhases(step, scale, height) {
-    for (const phase of step.phases.slice(1)) this.fill('line', scale.x(phase.begin), 0, 1, height);
+  drawPhases(step, scale, height, width) {
+    for (const {begin} of step.phases) this.fill('line', scale.x(begin), 0, 1, height);
+    for (const {words, x, align} of phaseNames(step, scale, width)) {
+      this.text(words, x, 10, 'muted', 400, 11, align);
+    }
+  }
+
+  // The first lane has the device's name; there is room for both on neither a phone nor a desk.
+  nameLane(stream, i, y, width, laneHeight) {
+    const narrow = width < 560;
+    if (narrow) {
+      this.text(SHORT_STREAM_NAMES[stream], 13, y, 'muted', 400, 9);
+    } else if (i > 0 && laneHeight > 10) {
+      this.text(STREAM_NAMES[stream], 0, y, 'muted', 400, 10);
+    }
   }
 
   drawPiece({op, begin, end}, scale, y, laneHeight) {
     const [fill] = pieceColors(op);
     const x = scale.x(begin);
-    const width = Math.max(0.6, scale.x(end) - x - 0.6);
-    this.fill(fill, x, y, width, laneHeight);
+    const least = op.kind === 'copy' ? 2 : 0.8;
+    const width = Math.max(least, scale.x(end) - x - 0.6);
+    const moves = scale.x(clamp(op.isCollective ? op.allBegun : begin, begin, end));
+    const {context} = this;
+    const late = moves - x;
+    if (late > 1) {
+      context.globalAlpha = 0.22;
+      this.fill(fill, x, y, late, laneHeight);
+      context.globalAlpha = 1;
+      context.strokeStyle = this.ink(fill);
+      context.lineWidth = 1;
+      context.setLineDash([2, 2]);
+      context.strokeRect(x + 0.5, y + 0.5, Math.max(0.5, late - 1), laneHeight - 1);
+      context.setLineDash([]);
+    }
+    const from = late > 1 ? moves : x;
+    this.fill(fill, from, y, Math.max(least, x + width - from), laneHeight);
   }
 
-  // With a halo, to be read on hatching.
-  labelPiece({op, begin, end}, scale, y) {
-    const [fill, ink] = pieceColors(op);
+  // On the part that has the full colour.
+  labelPiece({op, begin: first, end}, scale, y) {
+    const [, ink] = pieceColors(op);
+    const begin = op.isCollective ? clamp(op.allBegun, first, end) : first;
     const width = scale.x(end) - scale.x(begin);
     const isEnd = op.stream === 'compute' && (op.layer === 'head' || op.layer === 'lookup');
     const label = isEnd ? op.layer : units[op.unit]?.short ?? '';
     if (!label || width < label.length * 6 + 6) return;
-    const {context} = this;
-    context.font = `400 10px ${this.sans}`;
-    context.textAlign = 'center';
-    context.lineWidth = 3.5;
-    context.lineJoin = 'round';
-    context.strokeStyle = this.ink(fill);
-    context.strokeText(label, scale.x(begin) + width / 2, y);
     this.text(label, scale.x(begin) + width / 2, y, ink, 400, 10, 'center');
-    context.textAlign = 'left';
+    this.context.textAlign = 'left';
   }
 
   hatch(name, lineWidth, scale, begin, end, y, height) {
@@ -148,37 +180,26 @@ class StreamChart {
   }
 
   describe(step) {
-    const time = (pairs) => sum(pairs.map(([begin, end]) => end - begin));
-    const exposed = step.ranks.map((rank) => time(step.exposed(rank)));
-    const worst = exposed.indexOf(Math.max(...exposed));
-    const busy = time(step.lanes[worst].communication.map(({begin, end}) => [begin, end]));
-    let words = 'One device has nobody to send to: nothing is communicated.';
-    if (step.world > 1) {
-      const hidden = percent(busy - exposed[worst], busy);
-      const share = percent(exposed[worst], step.duration);
-      words = `Of the ${milliseconds(step.duration)} of this step, communication takes ` +
-          `${milliseconds(busy)}; ${hidden} of that hides behind compute. ` +
-          `${milliseconds(exposed[worst])} (${share} of the step) is exposed: compute waits for ` +
-          `it, hatched below (device ${worst}, where it is the most).`;
-    }
-    const clock = step.run.step.clock ? ` Times are from the ${step.run.step.clock}.` : '';
-    byId('streams-note').textContent = words + clock;
+    const words = streamsNote(step, this.streams);
+    byId('streams-note').textContent = words;
     this.chart.setAttribute('aria-label', `Streams of each device, ${step.run.label}. ${words}`);
+    this.point(null);
   }
 
-  showLegend(streams) {
-    const swatch = (name, hatch) =>
-        svg('svg', {width: 15, height: 11, 'aria-hidden': 'true'},
-            svg('rect', {width: 15, height: 11, rx: 2, style: fill(name)}),
-            svg('rect', {width: 15, height: 11, style: `fill:${hatch}`}));
-    const entry = (words, name, hatch = 'none') => el('span', {}, swatch(name, hatch), words);
-    const communicates = streams.includes('communication');
-    show(
-        'streams-legend', entry('forward', 'forward'), entry('backward', 'backward'),
-        entry('optimizer', 'optimizer_states'), communicates && entry('gather', 'parameters'),
-        communicates && entry('reduce', 'gradients'),
-        communicates && entry('exposed: compute waits', 'workspace', 'url(#hatch-exposed)'),
-        streams.includes('to_host') && entry('copy', 'copy'), entry('norm, scalars', 'workspace'));
+  // Says what is below the pointer.
+  point(event) {
+    const {step} = store;
+    if (!step || !this.scale) return;
+    const idle = 'Point at a bar, or tap it: its name and its time stand here.';
+    if (!event) return write(this.pointed, idle);
+    const box = this.chart.getBoundingClientRect();
+    const y = event.clientY - box.top - STREAMS_HEAD;
+    const rank = Math.floor(y / this.rowHeight);
+    const stream = this.streams[Math.floor((y - rank * this.rowHeight) / (this.laneHeight + 2))];
+    if (!step.lanes[rank] || !stream) return write(this.pointed, idle);
+    const x = event.clientX - box.left;
+    const slack = this.scale.t(x + 1.5) - this.scale.t(x);
+    write(this.pointed, `Device ${rank} · ${pointedAt(step, rank, stream, this.scale.t(x), slack)}`);
   }
 
   moveCursor() {
