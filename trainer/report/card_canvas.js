@@ -15,7 +15,7 @@ function cardGeometry(inner) {
   const head = narrow ? 21 : 25;
   const label = narrow ? 31 : 38;
   const between = narrow ? 5 : 12;
-  const width = (inner - label - 2 * between) / 3.3;
+  const width = (inner - label - 2 * between - 3) / 3.3;  // 3 for the frame on the right
   let x = label;
   const groups = [width, width, width * 1.3].map((groupWidth) => {
     const group = {x, width: groupWidth};
@@ -83,7 +83,7 @@ class CardPainter {
   }
 
   drawHead(context, geometry, rank, world) {
-    const names = ['params', 'grads', geometry.narrow ? 'optim' : 'optimizer'];
+    const names = geometry.narrow ? ['par', 'grad', 'opt'] : ['params', 'grads', 'optimizer'];
     context.textBaseline = 'alphabetic';
     context.font = this.font(geometry, 400);
     geometry.groups.forEach((group, i) => {
@@ -158,6 +158,12 @@ class CardPainter {
         context.globalAlpha = this.stale;
         context.fillRect(x, y, width, height);
         context.globalAlpha = 1;
+        context.strokeStyle = fill;
+        context.lineWidth = 1;
+        context.beginPath();
+        context.moveTo(x + 0.5, y + height - 0.5);
+        context.lineTo(x + width - 0.5, y + 0.5);
+        context.stroke();
         return;
       case 'host': {
         const thickness = Math.max(1.5, height * 0.22);

@@ -11,6 +11,7 @@ function showCompare() {
     number('Model states'),
     number('Saves'),
     number('Peak memory'),
+    number('Reserved'),
     number('Sent per step'),
     number('Tokens/s'),
     number(`Largest model in ${bytes(base.device_memory_bytes, 0)}`),
@@ -26,8 +27,9 @@ function showCompare() {
         number(bytes(states)),
         number((modelStates(atPeak(base)) / states).toFixed(2) + '×'),
         number(bytes(total(atPeak(run)))),
+        number(run.memory.reserved_bytes ? bytes(run.memory.reserved_bytes) : '–'),
         number(run.communication.length ? movedPsi(run).toFixed(2) + space + 'Ψ' : '–'),
-        number(run.metrics ? integer(lastFinite(run.metrics.tokens_per_second) ?? 0) : '–'),
+        number(run.metrics ? tokensPerSecond(run) : '–'),
         number(largest ? `${millions(largest.parameters)} (${largest.n_layer} layers)` : '–'),
         equalityCell(run),
       ],
@@ -61,18 +63,41 @@ function differenceNote(run) {
   return el('p', {class: 'small failed'}, `${run.label} differs from ${other}: ${losses}.${where}`);
 }
 
-const lastFinite = (values) => values.findLast((value) => value !== null);
+// The median over the steps, to three digits.
+function tokensPerSecond(run) {
+  const values = run.metrics.tokens_per_second.filter((value) => value !== null);
+  if (!values.length) return '–';
+  const median = values.sort((a, b) => a - b)[values.length >> 1];
+  return threeDigits(median);
+}
+
+function compareNote(base) {
+  const {world} = base;
+  const sent = world > 1 ?
+      'Sent per step: by one device. 1 Ψ is what it sends in one all-gather or reduce-scatter ' +
+          `over all parameters: (N−1)/N of them, here ${world - 1}/${world}; the rest is its own ` +
+          'and stays. ' :
+      '';
+  return `Saves: model states of ${base.label} divided by those of the run. Peak memory: all that ` +
+      'is in use at the fullest moment. Reserved: what a device takes for it, each region of its ' +
+      `memory as large as at its own peak. ${sent}Tokens/s: median over the steps. Largest ` +
+      'model: layers are added until the memory is full, everything else unchanged; it grows ' +
+      'less than the model states shrink, as activations and buffers are not sharded.';
+}
 
 // For someone who meets ZeRO here.
 function showStages() {
   const rows = STAGES.map(
-      ({name, adds}, stage) => el(
+      ({name, adds, more}, stage) => el(
           'div', {class: 'stage-row'},
-          el('dt', {}, el('b', {}, `Stage ${stage}`), el('span', {}, name)), el('dd', {}, adds)));
+          el('dt', {}, el('b', {}, `Stage ${stage}`), el('span', {}, name)),
+          el('dd', {}, adds, more && el('p', {class: 'tiny muted'}, more))));
   show(
       'stages',
+      runs.length > 1 && el('p', {class: 'tiny muted'}, compareNote(runs[0])),
       el('details', {open: ''}, el('summary', {}, 'What each stage adds to the one before'),
-         el('dl', {class: 'stages'}, ...rows)));
+         el('dl', {class: 'stages'}, ...rows)),
+      glossary());
 }
 
 function showLedger() {
@@ -134,6 +159,6 @@ function ledgerNote(run) {
   const reserved = integer(run.memory.reserved_bytes ?? 0);
   return `A parameter takes ${per.parameters} + ${per.gradients} + ${per.optimizer} bytes. Ψ = ` +
       `${integer(report.model.parameters)}, and ${integer(padding)} elements of padding, so that ` +
-      `every device owns an equal part. It reserves ${reserved} bytes: each region of ` +
+      `every device owns an equal part. The run reserves ${reserved} bytes: each region of ` +
       'its memory as large as at its own peak.';
 }

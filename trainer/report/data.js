@@ -69,6 +69,15 @@ function movedPsi(run) {
                  .map((row) => psiOf(run, row.element_bytes, row.counted_bytes[0])));
 }
 
+const optimizerParts = (bytesEach) => bytesEach === 12 ? 'master weights, m and v' : 'm and v';
+
+// Psi with padding, where there is any.
+const paddedPsi = report.model.padded_parameters === report.model.parameters ? 'Ψ' : 'Ψ′';
+const paddedNote = paddedPsi === 'Ψ' ?
+    '' :
+    `${paddedPsi} = ${integer(report.model.padded_parameters)} is Ψ with padding, so that every ` +
+        'unit cuts into N equal slices.';
+
 // "2 Psi + 14 Psi/4": bytes of model states by the paper's formula.
 function stateFormula(run) {
   let whole = 0;
@@ -105,11 +114,13 @@ const STAGES = [
   {
     name: 'optimizer states sharded',
     short: 'Adds: a device keeps the optimizer states of its own slice only, and updates only ' +
-        'that. The others’ updated parameters come by all-gather.',
+        'that. The parameters that others updated come by all-gather.',
     adds: 'Optimizer states are sharded: each device keeps them for its own slice (1/N of the ' +
         'parameters) and updates only that slice. It needs the summed gradient of this slice ' +
         'only, so a reduce-scatter replaces the all-reduce; the slices that others updated come ' +
-        'by all-gather, at the begin of the next forward pass. What is sent stays the same: 2 Ψ.',
+        'by all-gather, at the beginning of the next forward pass. ',
+    more: 'What is sent stays the same, 2 Ψ: an all-reduce is a reduce-scatter and then an ' +
+        'all-gather, and both are still there, at other times and for other values.',
   },
   {
     name: 'and gradients sharded',
@@ -117,10 +128,12 @@ const STAGES = [
         'the whole gradient of a unit is freed after its reduce-scatter.',
     adds: 'Gradients are sharded, too: each device keeps the summed gradient of its own slice ' +
         'only. Backward writes a unit’s gradient into a bucket, a buffer of constant size; a ' +
-        'reduce-scatter sums it over the devices, the own slice is kept, and the bucket is ' +
-        'freed. Two buckets serve all blocks. The exception is the ends: head and lookup share ' +
-        'the token embedding, so its gradient stays whole from the head’s backward to the ' +
-        'lookup’s. With m micro-batches a step sends (m + 1) Ψ, as each must be reduced.',
+        'reduce-scatter sums it over the devices, each device keeps its own slice of the sum, ' +
+        'and the bucket is freed.',
+    more: 'Two buckets serve all blocks. The exception is the ends: head and lookup share the ' +
+        'token embedding, so its gradient stays whole from the head’s backward to the ' +
+        'lookup’s. With one micro-batch 2 Ψ are sent, as before; with m of them (m + 1) Ψ, as ' +
+        'the gradients of each must be reduced.',
   },
   {
     name: 'and parameters sharded',
@@ -128,6 +141,9 @@ const STAGES = [
         'it computes, then freed.',
     adds: 'Parameters are sharded, too: each device keeps its own slice only. Before a unit is ' +
         'used its slices are gathered, one unit ahead; after its use the gathered copy is freed, ' +
-        'and it is gathered again for backward. So about 3 Ψ are sent instead of 2 Ψ.',
+        'and it is gathered again for backward. So about 3 Ψ are sent instead of 2 Ψ: two ' +
+        'all-gathers and a reduce-scatter.',
+    more: 'It is a little less than 3 Ψ: the last block is the first that backward needs, so its ' +
+        'copy is kept instead of being gathered twice. With m micro-batches it is m times that.',
   },
 ];

@@ -15,6 +15,7 @@ class FlightLayer {
 
   draw(cards, geometry, painter) {
     const context = this.context = prepareCanvas(this.canvas, this.width, this.height);
+    this.besidesText = besidesText(cards, geometry, this.width, this.height);
     this.geometry = geometry;
     this.painter = painter;
     for (const {flight, from, to} of this.journeys(cards))
@@ -61,7 +62,7 @@ class FlightLayer {
       y: (to ?? card).canvasPlace.top + y
     };
     const ink = scalar ? this.painter.colors.ink : this.painter.colors[flight.kind];
-    const at = this.drawPath(context, start, end, [width, height], flight.share, ink);
+    const at = this.drawPath(context, start, end, [width, height], flight.share, ink, scalar ? 0 : card.canvasPlace.top + this.geometry.head);
     if (scalar) {
       context.fillStyle = ink;
       context.beginPath();
@@ -98,9 +99,11 @@ class FlightLayer {
   }
 
   // Solid behind the slice, dotted ahead, on an arc. Returns where the slice is.
-  drawPath(context, start, end, [width, height], share, ink) {
+  drawPath(context, start, end, [width, height], share, ink, ceiling = 0) {
     const upright = Math.abs(end.x - start.x) < 4;
-    const lift = clamp(Math.hypot(end.x - start.x, end.y - start.y) * 0.09, 16, 46);
+    let lift = clamp(Math.hypot(end.x - start.x, end.y - start.y) * 0.09, 16, 46);
+    // Between neighbours on the page: below, where an arc would rise into the names of the cards.
+    if (Math.abs(end.y - start.y) < 4 && start.y - lift / 2 < ceiling) lift = -lift;
     const bend = {
       x: (start.x + end.x) / 2 + (upright ? lift : 0),
       y: (start.y + end.y) / 2 - (upright ? 0 : lift)
@@ -119,6 +122,8 @@ class FlightLayer {
       context.stroke();
     };
     const p = reducedMotion.matches ? 0.5 : share * share * (3 - 2 * share);
+    context.save();
+    context.clip(this.besidesText, 'evenodd');
     context.strokeStyle = ink;
     context.globalAlpha = 0.55;
     context.lineWidth = 2;
@@ -127,8 +132,24 @@ class FlightLayer {
     context.setLineDash([2, 4]);
     trace(p, 1);
     context.setLineDash([]);
-    context.globalAlpha = 1;
+    context.restore();
+    if (p < 0.9) this.drawHead(context, at(0.9), at(1), [width, height], ink);
     return at(p);
+  }
+
+  // The arrowhead at the end of a path.
+  drawHead(context, from, to, [width, height], ink) {
+    const angle = Math.atan2(to.y - from.y, to.x - from.x);
+    context.save();
+    context.translate(to.x + width / 2, to.y + height / 2);
+    context.rotate(angle);
+    context.fillStyle = ink;
+    context.beginPath();
+    context.moveTo(3, 0);
+    context.lineTo(-5, 4);
+    context.lineTo(-5, -4);
+    context.fill();
+    context.restore();
   }
 
   drawSlice(context, [x, y, width, height], kind, state) {
@@ -140,4 +161,18 @@ class FlightLayer {
     context.strokeRect(x - 2.5, y - 2.5, width + 5, height + 5);
     this.painter.paint(context, [x, y, width, height], kind, state);
   }
+}
+
+// All of the area but the words of the cards, which paths pass below.
+function besidesText(cards, geometry, width, height) {
+  const path = new Path2D();
+  path.rect(0, 0, width, height);
+  for (const {place, canvasPlace} of cards) {
+    const right = place.right - place.left;
+    path.rect(place.left, place.top, right, canvasPlace.top - place.top + geometry.head - 8);
+    path.rect(
+        canvasPlace.left, canvasPlace.top + geometry.head, geometry.groups[0].x - 3,
+        geometry.height - geometry.head);
+  }
+  return path;
 }

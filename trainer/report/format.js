@@ -5,6 +5,7 @@
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const integer = (n) => Math.round(n).toLocaleString('en-US');
+const threeDigits = (n) => integer(Number(n.toPrecision(3)));
 const space = '\u202f';  // thin, and does not break
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1).replace(/\.$/, '') + '.';
 

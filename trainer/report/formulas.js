@@ -9,7 +9,7 @@ function opFormula(op, step) {
   const unit = units[op.unit];
   const size = unit?.padded_elements ?? 0;
   const share = sharded(run, 'optimizer_states') ? world : 1;
-  const overShare = share > 1 ? [`Ψ/N`, `${integer(psi)} / ${world}`] : ['Ψ', integer(psi)];
+  const overShare = share > 1 ? [`${paddedPsi}/N`, `${integer(psi)} / ${world}`] : [paddedPsi, integer(psi)];
   switch (op.kind) {
     case 'all_gather':
     case 'reduce_scatter':
@@ -37,25 +37,25 @@ function opFormula(op, step) {
     case 'backward':
       if (!sharded(run, 'gradients')) {
         return [
-          `${per.gradients} B · Ψ`, `${per.gradients} · ${integer(psi)}`,
+          `${per.gradients} B · ${paddedPsi}`, `${per.gradients} · ${integer(psi)}`,
           `${integer(per.gradients * psi)} B of gradients on every device`
         ];
       }
       return [
-        `${per.gradients} B · Ψ(${unit.short})`, `${per.gradients} · ${integer(size)}`,
-        `${integer(per.gradients * size)} B for a while; kept are ${per.gradients} B · Ψ/N = ` +
+        `${per.gradients} B · ${paddedPsi}(${unit.short})`, `${per.gradients} · ${integer(size)}`,
+        `${integer(per.gradients * size)} B for a while; kept are ${per.gradients} B · ${paddedPsi}/N = ` +
             `${integer(per.gradients * psi / world)} B`
       ];
   }
   if (stage === 3 && world > 1) {
     return [
-      `${per.parameters} B · (Ψ/N + Ψ(${unit?.short ?? ''}))`,
+      `${per.parameters} B · (${paddedPsi}/N + ${paddedPsi}(${unit?.short ?? ''}))`,
       `${per.parameters} · (${integer(psi)} / ${world} + ${integer(size)})`,
       `${integer(per.parameters * (psi / world + size))} B: its slices and the gathered unit`
     ];
   }
   return [
-    `${per.parameters} B · Ψ`, `${per.parameters} · ${integer(psi)}`,
+    `${per.parameters} B · ${paddedPsi}`, `${per.parameters} · ${integer(psi)}`,
     `${integer(per.parameters * psi)} B of parameters on every device`
   ];
 }
@@ -70,7 +70,7 @@ function collectiveFormula(op, step) {
   const twice = rounds === 2 ? '2 · ' : '';
   const unit = units[op.unit];
   const partial = unit && op.elements < unit.padded_elements;
-  const symbol = !unit ? 'numbers' : partial ? 'a bucket of ' + unit.short : `Ψ(${unit.short})`;
+  const symbol = !unit ? 'numbers' : partial ? 'a bucket of ' + unit.short : `${paddedPsi}(${unit.short})`;
   return [
     `${twice}(N−1)/N · ${elementBytes} B · ${symbol}`,
     `${twice}${world - 1}/${world} · ${elementBytes} · ${integer(op.elements)}`, result

@@ -39,7 +39,7 @@ function phaseNames(step, scale, width) {
   const put = (words, x, align) => {
     const from = align === 'left' ? x : x - words.length * 6.2;
     if (from < free) return false;
-    free = from + words.length * 6.2 + 6;
+    free = from + words.length * 6.2 + 2;
     found.push({words, x, align});
     return true;
   };

@@ -26,15 +26,21 @@ function showHeader() {
   byId('title').textContent = report.title;
   const which = runs.every(ran) ? 'Every run has' : 'The runs that fit have';
   const equal = allEqual() ? ` ${which} the same losses, bit for bit.` : '';
+  const sent = first.world > 1 ?
+      'What is sent is counted in Ψ, too: one all-gather or reduce-scatter over all parameters ' +
+          'is 1 Ψ. ' :
+      '';
   const devices = first.world === 1 ? 'devices' : `${first.world} devices`;
   byId('lede').append(
       el('b', {}, `${integer(model.parameters)} parameters`),
-      ` (Ψ) in ${units.length} units, ${first.dtype}. Each needs ` +
+      ` (Ψ) in ${units.length} units, ${first.dtype}; the model is called ${model.name}. Each ` +
+          `parameter needs ` +
           `${per.parameters} bytes for itself, ` +
-          `${per.gradients} for its gradient and ${per.optimizer} for its optimizer states. In ` +
+          `${per.gradients} for its gradient and ${per.optimizer} for its optimizer states ` +
+          `(${optimizerParts(per.optimizer)}, 4 bytes each, in fp32). In ` +
           `data parallelism all ${devices} keep all of that; ZeRO gives each device a slice to ` +
-          'keep, 1/N, and brings the rest when it is needed. ' +
-          `${machine.description}.${equal}`);
+          `keep, 1/N${first.world > 1 ? ` with N = ${first.world}` : ''}, and brings the rest ` +
+          `when it is needed. ${sent}${sentence(machine.description)}${equal}`);
   const version = `${program.name} ${program.version} (${program.commit})`;
   byId('foot').textContent = [
     version,

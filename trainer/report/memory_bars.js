@@ -32,9 +32,11 @@ function showMemoryBars() {
       'memory-legend',
       ...usedCategories.map((name) => el('span', {}, chip(name), categoryName(name))));
   byId('memory-note').textContent =
-      'Figure 1 of the ZeRO paper, from this run. Two bars for each device: predicted before the ' +
-      'run (outlined), and measured when its memory was fullest (solid). The factor compares the ' +
-      'model states: parameters, gradients and optimizer states.' +
+      'Figure 1 of the ZeRO paper (Rajbhandari et al., arXiv:1910.02054), from these runs. Two ' +
+      'bars for each device: predicted before the run (outlined), and measured when its memory ' +
+      'was fullest (solid). The factor compares the model states: parameters, gradients and ' +
+      'optimizer states; it says nothing of the rest of a bar. In a formula what stands over N ' +
+      'is sliced, the rest is kept whole by every device.' +
       (showCapacity ? '' : ` A device has ${bytes(highestCapacity)}, far above this picture.`);
   markSelected();
 }
@@ -77,7 +79,9 @@ function savings(run, states) {
   if (!ran(run)) return line('factor failed', 'does not fit', '');
   if (runs.length === 1) return line('factor', bytes(states), ' model states');
   const factor = modelStates(atPeak(runs[0])) / states;
-  return line('factor', factor.toFixed(2) + '×', run === runs[0] ? ' baseline' : ' less');
+  return line('factor', factor.toFixed(2) + '×', run === runs[0] ? ' model states, baseline' :
+                                                                  factor < 1.005 ? ' model states' :
+                                                                      ' less model states');
 }
 
 function stageText(run) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MemoryChart: the memory of one device over the step, by category, with its peak and, dotted, the
-// other runs.
+// MemoryChart: the memory of one device over the step, by category, with its peak and, dashed, the
+// other runs. All have the time axis of the selected run: the end of a longer one is cut off, and
+// after the end of a shorter one its line is faint.
+
+const OUTLINES = ['1.5 2.5', '6 3', '10 3 2 3', '3 5', '14 4', '6 3 1.5 3', '2 6', '18 3'];
+const outlineDashes = (run) => `stroke-dasharray:${OUTLINES[runs.indexOf(run) % OUTLINES.length]}`;
 
 class MemoryChart {
   constructor(root) {
@@ -47,11 +51,14 @@ class MemoryChart {
     this.drawAxes(plot, step, scale, y, top, width);
     this.drawAreas(plot, step, curve, scale, y);
     for (const other of others) {
+      const dashes = outlineDashes(other.run);
+      const end = Math.min(step.duration, other.duration);
       plot.path(
-          stepLine(other.curve, step.duration, scale.x, y),
-          stroke('ink', 'stroke-opacity:.42;stroke-dasharray:2 2.5'));
+          stepLine(other.curve, end, scale.x, y), stroke('ink', 'stroke-opacity:.6;' + dashes));
+      const rest = y(valueAt(other.curve, end - 1));
+      plot.line(scale.x(end), rest, scale.right, rest, stroke('ink', 'stroke-opacity:.15'));
     }
-    if (others.length && width >= 560) this.nameCurves(plot, [{run, curve}, ...others], scale, y);
+    if (others.length && width >= 560) this.nameCurves(plot, [{run, curve, duration: step.duration}, ...others], scale, y);
     if (showCapacity) {
       plot.line(
           scale.left, y(capacity), scale.right, y(capacity),
@@ -59,17 +66,17 @@ class MemoryChart {
       plot.text(
           scale.right, y(capacity) - 5, `capacity ${bytes(capacity, 0)}`, 'end', 'strong halo');
     }
-    this.drawPeak(plot, curve.peak, scale, y, width);
+    this.drawPeak(plot, curve.peak, scale, y);
     this.cursor = el('div', {class: 'cursor', style: `top:15px;height:${height - 15}px`});
-    this.chart.replaceChildren(plot.node, this.cursor);
-    this.describe(step, run, rank, curve.peak, others.length);
+    this.chart.replaceChildren(plot.node, this.cursor, this.peakLabel(curve.peak, scale, y, width));
+    this.describe(step, run, rank, curve.peak, others);
     this.moveCursor();
   }
 
   otherCurves(run, rank) {
     return runs.filter((other) => other.step && other !== run).map((other) => {
-      const curve = stepOf(other).curves[Math.min(rank, other.world - 1)];
-      return {run: other, curve};
+      const {curves, duration} = stepOf(other);
+      return {run: other, curve: curves[Math.min(rank, other.world - 1)], duration};
     });
   }
 
@@ -113,26 +120,32 @@ class MemoryChart {
   // At the right end, as far apart as text needs.
   nameCurves(plot, curves, scale, y) {
     let above = this.height + 16;
-    const ends = curves.map(({run, curve}) => ({run, at: y(curve.values.at(-1).total) + 4}))
-                     .sort((a, b) => b.at - a.at);
-    for (const {run, at} of ends) {
-      above = Math.min(at, above - 13);
+    const here = store.step.duration;
+    const ends = curves.map(({run, curve, duration}) => {
+      return {run, at: y(valueAt(curve, Math.min(here, duration) - 1))};
+    });
+    for (const {run, at} of ends.sort((a, b) => b.at - a.at)) {
+      above = Math.min(at + 4, above - 13);
+      plot.line(scale.right, at, scale.right + 5, above - 4, stroke('muted'));
       const label = run.label.length > 9 ? `Stage ${run.stage}…` : run.label;
-      plot.text(scale.right + 6, above, label, 'start', run === store.run ? 'strong' : '');
+      plot.text(scale.right + 7, above, label, 'start', run === store.run ? 'strong' : '');
     }
   }
 
-  drawPeak(plot, peak, scale, y, width) {
+  drawPeak(plot, peak, scale, y) {
     const x = scale.x(peak.t);
     const top = y(peak.total);
     plot.line(x, top, x, top - 14, stroke('ink'));
     plot.circle(x, top, 3.5, fill('ink', `stroke:${color('surface')};stroke-width:1.5`));
-    const words = `peak ${bytes(peak.total)}`;
-    if (x > width * 0.6) {
-      plot.text(x - 5, top - 8, words, 'end', 'strong halo');
-    } else {
-      plot.text(x + 5, top - 8, words, 'start', 'strong halo');
-    }
+  }
+
+  // Above the cursor, which would run through it.
+  peakLabel(peak, scale, y, width) {
+    const x = scale.x(peak.t);
+    const side = x > width * 0.6 ? `right:${width - x + 5}px` : `left:${x + 5}px`;
+    return el(
+        'b', {class: 'peak-label', style: `${side};top:${y(peak.total) - 21}px`},
+        `peak ${bytes(peak.total)}`);
   }
 
   describe(step, run, rank, peak, outlined) {
@@ -143,11 +156,20 @@ class MemoryChart {
         `Memory of device ${rank} over the step, ${run.label}. Peak ${bytes(peak.total)} ` +
             `at ${milliseconds(peak.t)} of ${milliseconds(step.duration)}.`);
     byId('time-note').textContent =
-        (outlined ? `${run.label} in colour; the dotted outlines are the other runs. ` : '') +
+        (outlined.length ?
+             `${run.label} in colour; outlines are the other runs, in the same time. ` :
+             '') +
+        longerRuns(step, outlined) +
         'Hover to look at a moment everywhere on this page; click or tap to keep it.';
     this.values = Object.fromEntries(usedCategories.map((name) => [name, el('b', {})]));
     this.legend.replaceChildren(...usedCategories.map(
         (name) => el('span', {}, chip(name), categoryName(name), this.values[name])));
+    this.legend.append(...outlined.map((other) => {
+      const style = stroke('ink', 'stroke-width:1.25;' + outlineDashes(other.run));
+      const line = svg('line', {x2: 26, y1: 5, y2: 5, style});
+      const picture = svg('svg', {width: 26, height: 10, 'aria-hidden': 'true'}, line);
+      return el('span', {}, picture, other.run.label);
+    }));
     showPeak(this.alive, step, rank);
   }
 
@@ -158,6 +180,15 @@ class MemoryChart {
     const memory = step.memory(rank, t);
     for (const name in this.values) write(this.values[name], bytes(memory[name] ?? 0));
   }
+}
+
+const valueAt = ({times, values}, t) => values[lastNotAfter(times, t)].total;
+
+function longerRuns(step, others) {
+  const longer = others.filter(({duration}) => duration > step.duration);
+  if (!longer.length) return '';
+  const names = longer.map(({run, duration}) => `${run.label} (${milliseconds(duration)})`);
+  return `Longer than this step, and cut at its end: ${names.join(', ')}. `;
 }
 
 // The total of a curve, cut at `duration`.

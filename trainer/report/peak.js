@@ -21,7 +21,8 @@ function showPeak(node, step, rank) {
   const time = milliseconds(peak.t);
   node.replaceChildren(
       el('h3', {}, `Alive at the peak, ${time} into the step: ${size} bytes on device ${rank}`),
-      el('p', {class: 'small muted'}, whatRan(step, rank, peak.t)), ...rows);
+      el('p', {class: 'small muted'}, `${whatRan(step, rank, peak.t)} ${whyThen(step, rank, peak)}`),
+      ...rows);
 }
 
 // [{regions, bytes}] of the regions of one label, the largest first.
@@ -45,6 +46,29 @@ function whatRan(step, rank, t) {
   return piece ? `The device computes: ${opTitle(piece.op)}.` : 'Compute is idle at this moment.';
 }
 
+// Why memory is fullest there: what was added since the step began, and what happens afterwards.
+function whyThen(step, rank, peak) {
+  const op = step.active(rank, 'compute', peak.t)?.op ??
+      step.lanes[rank].compute.findLast((piece) => piece.end <= peak.t)?.op;
+  const [first] = step.curves[rank].values;
+  const grown = report.categories.map((name) => ({name, bytes: peak[name] - first[name]}))
+                    .filter(({bytes: more}) => more > peak.total / 500)
+                    .sort((a, b) => b.bytes - a.bytes);
+  if (!op || !grown.length) return '';
+  const parts = grown.map(({name, bytes: more}) => `${bytes(more)} of ${categoryName(name)}`);
+  const added = `Since the step began there came ${parts.join(', ')}. `;
+  if (op.phase !== 'backward') return added;
+  const freed = step.run.activation_checkpointing === 'none' ?
+      'Why here: backward starts with the activations of all blocks still there, and its first ' +
+          'blocks add gradients of their own; from then on each block frees what it has used.' :
+      'Why here: to what forward kept of all blocks, backward adds what it computes again for ' +
+          'one block, and gradients; then it frees both.';
+  return added + (isEarlyBackward(op) ? freed : '');
+}
+
+// The first layers that backward visits: the head and the last two blocks.
+const isEarlyBackward = (op) => op.layer === 'head' || op.unit >= units.length - 2;
+
 function peakLabel(regions, step) {
   const [{label, extent, begin_ns}] = regions;
   const where = unitRange(regions.map((region) => region.unit));
@@ -52,7 +76,11 @@ function peakLabel(regions, step) {
       `, 1/${step.world} of each unit` :
       begin_ns < 0 && extent === 'full' ? ', all units in full' :
                                           '';
-  return `${label}${part}${where ? ' · ' + where : ''}`;
+  const {layers} = report.model;
+  const many = regions.length === layers && layers > 1 ? `, of ${layers} blocks` :
+      regions.length > 1                                ? `, ${regions.length} of them` :
+                                                          '';
+  return `${label}${part}${where ? ' · ' + where : many}`;
 }
 
 // "ends, b0 to b7"

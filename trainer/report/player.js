@@ -96,9 +96,10 @@ class Player {
 
   makeKeys() {
     const words = store.acrossRuns ?
-        `Device ${store.rank} of every run, at the same point of the step. Click a card to read ` +
-            'about its run.' :
-        'The tick on a memory bar is the peak of the step; a full bar is ' +
+        `Device ${store.rank} of every run, each as far into its own forward, backward or step. ` +
+            'Click a card to read about its run.' :
+        'In a memory bar gathered units and gradient buckets count as communication buffers ' +
+            '(light blue). The tick on it is the peak of the step; a full bar is ' +
             (capacityInSight ? 'the capacity.' :
                                'a little more than the highest peak of all runs.');
     const keys = (...names) => names.map((name) => el('kbd', {}, name));
@@ -125,11 +126,13 @@ class Player {
         svg('rect',
             {x, y: 21, width: Math.max(1, length), height: 4, rx: 2, style: `fill:${color(name)}`});
     this.strip.replaceChildren();
-    for (const {name, begin, end} of store.step.phases) {
-      const x = store.positionOf(begin) * width;
-      const length = store.positionOf(end) * width - x;
-      this.strip.append(bar(x + 1, length - 2, 'line'));
-      if (length > 8 * name.length) this.strip.append(svg('text', {x: x + 2, y: 11}, name));
+    const scale = {x: (t) => store.positionOf(t) * width};
+    for (const {begin, end} of store.step.phases) {
+      this.strip.append(bar(scale.x(begin) + 1, scale.x(end) - scale.x(begin) - 2, 'line'));
+    }
+    for (const {words, x, align} of phaseNames(store.step, scale, width)) {
+      const anchor = align === 'right' ? 'end' : 'start';
+      this.strip.append(svg('text', {x: x - 2, y: 11, 'text-anchor': anchor}, words));
     }
     this.done = bar(1, 0, 'ink');
     this.strip.append(this.done);

@@ -7,6 +7,8 @@ function showPlayerLegend(rebuild) {
   const swatch = (...shapes) =>
       svg('svg', {width: 15, height: 11, 'aria-hidden': 'true'}, ...shapes);
   const box = (style) => svg('rect', {x: 0.5, y: 0.5, width: 14, height: 10, rx: 2, style});
+  const way = (more) =>
+      svg('line', {x1: 0, x2: 15, y1: 6, y2: 6, style: stroke('parameters', 'stroke-width:2;' + more)});
   const parameters = 'fill:var(--parameters)';
   const entries = [
     ['held', swatch(box(parameters))],
@@ -15,11 +17,22 @@ function showPlayerLegend(rebuild) {
       runs.some((run) => sharded(run, 'parameters'))
     ],
     [
-      'out of date', swatch(box(parameters + ';fill-opacity:var(--stale)')),
+      'out of date',
+      swatch(
+          box(parameters + ';fill-opacity:var(--stale)'),
+          svg('line', {x1: 1, y1: 10, x2: 14, y2: 1, style: stroke('parameters')})),
       runs.some((run) => sharded(run, 'optimizer_states') && !sharded(run, 'parameters'))
     ],
     ['local, not yet summed', swatch(box('fill:url(#hatch-gradients);stroke:var(--gradients)'))],
-    ['memory without a value', swatch(box('fill:none;stroke:var(--gradients)'))],
+    [
+      'memory without a value yet',
+      [
+        swatch(box('fill:none;stroke:var(--parameters)')),
+        swatch(box('fill:none;stroke:var(--gradients)'))
+      ]
+    ],
+    ['way done', swatch(way(''))],
+    ['way to go', swatch(way('stroke-dasharray:2 3'))],
     ['no memory', swatch(box('fill:var(--faint)'))],
     [
       'on the host side',
@@ -31,17 +44,30 @@ function showPlayerLegend(rebuild) {
     ],
   ];
   const shown = entries.filter(([, , when]) => when !== false);
-  show('player-legend', ...shown.map(([words, picture]) => el('span', {}, picture, words)));
-  const {world} = store.run;
-  byId('player-note').textContent =
-      'A card is a device. Its rows are units: the ends (token and position embedding, final ' +
-      'norm; the head uses the same weights) and the blocks. ' +
-      (world === 1 ?
-           'With one device there is nothing to share.' :
-           `Each unit is cut into ${world} slices, the columns: column k belongs to device k ` +
-               '(▾ marks a device’s own). In a collective each slice is drawn going straight to ' +
-               'the device that needs it.');
+  show(
+      'player-legend',
+      ...shown.map(([words, picture]) => el('span', {}, ...[picture].flat(), words)));
+  byId('player-note').textContent = playerNote();
   showModes(rebuild);
+}
+
+// How to read a card.
+function playerNote() {
+  const {run, step, rank, acrossRuns} = store;
+  const {world} = run;
+  const last = run.metrics?.step.at(-1);
+  const which = step ? `This is step ${run.step.index}${last ? ` of ${last}` : ''}. ` : '';
+  const card = acrossRuns ? `A card is one device, device ${rank}, of each run. ` :
+                            'A card is a device. ';
+  const rows = 'Its rows are units: the ends (token and position embedding, final norm; the head ' +
+      'uses the same weights) and the blocks. ';
+  const columns = world === 1 ?
+      'With one device there is nothing to share.' :
+      `Each unit is cut into ${world} slices, the columns: column k belongs to device k ` +
+          '(▾ marks a device’s own). In a collective each slice is drawn going straight to ' +
+          'the device that needs it. ';
+  const stripes = run.bytes_per_parameter.optimizer === 12 ? 'master weights, m and v' : 'm and v';
+  return `${which}${card}${rows}${columns} Stripes in a green cell: ${stripes}. ${paddedNote}`;
 }
 
 function showModes(rebuild) {

@@ -47,7 +47,8 @@ class StreamChart {
     this.cursor = el('div', {class: 'cursor'});
     this.chart = el('div', {class: 'chart', tabindex: 0, role: 'img'}, this.canvas, this.cursor);
     this.pointed = el('p', {class: 'pointed small'});
-    root.append(this.pointed, this.chart);
+    this.lanesNote = el('p', {class: 'tiny muted lanes'});
+    root.append(this.pointed, this.chart, this.lanesNote);
     for (const type of ['pointermove', 'pointerdown']) {
       this.chart.addEventListener(type, (event) => this.point(event));
     }
@@ -180,7 +181,8 @@ class StreamChart {
   }
 
   describe(step) {
-    const words = streamsNote(step, this.streams);
+    const words = exposureText(step);
+    write(this.lanesNote, lanesNote(step, this.streams));
     byId('streams-note').textContent = words;
     this.chart.setAttribute('aria-label', `Streams of each device, ${step.run.label}. ${words}`);
     this.point(null);

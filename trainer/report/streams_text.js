@@ -3,11 +3,10 @@
 // The words of the chart of streams: how much communication is exposed and why, what is below the
 // pointer, the legend.
 
-function streamsNote(step, streams) {
+function lanesNote(step, streams) {
   const clock = step.run.step.clock ? ` Times are from the ${step.run.step.clock}.` : '';
   const lanes = streams.map((stream) => LANE_NAMES[stream]).join(', ');
-  const order = `For each device, from above: ${lanes}. Blank is idle: nothing runs.`;
-  return `${exposureText(step)} ${order}${clock}`;
+  return `For each device, from above: ${lanes}. Blank is idle: nothing runs.${clock}`;
 }
 
 const LANE_NAMES = {

@@ -27,10 +27,10 @@ function makeTab(run) {
     onclick: () => store.select(run.id),
     onkeydown: moveOn,
   };
-  const sent = run.communication.length ? ` · ${movedPsi(run).toFixed(1)}${space}Ψ sent` : '';
-  const end = failed(run) ? ' · failed' : '';
-  const facts =
-      ran(run) ? [bytes(modelStates(atPeak(run))), el('em', {}, sent), end] : ['does not fit'];
+  const sent = run.communication.length ? `${movedPsi(run).toFixed(1)}${space}Ψ sent` : '';
+  const facts = ran(run) ? [bytes(modelStates(atPeak(run))), sent && el('em', {}, sent), failed(run) && 'failed']
+                               .filter(Boolean)
+                         : ['does not fit'];
   return el('button', attributes, el('b', {}, run.label), el('span', {}, ...facts));
 }
 

@@ -33,7 +33,7 @@ function trafficNote(run) {
   return `${run.label}: bytes that one device sends in a step. Paper: the ZeRO paper’s formula, ` +
       `from Ψ = ${psi} alone. Expected: what the plan of this run says beforehand. ` +
       'Counted: what was sent. 1 Ψ stands for a collective over all parameters, in which a ' +
-      `device sends (N−1)/N of them, here ${run.world - 1}/${run.world}.`;
+      `device sends (N−1)/N of them, here ${run.world - 1}/${run.world}. ${paddedNote}`;
 }
 
 function collectiveTable(run) {
@@ -43,7 +43,7 @@ function collectiveTable(run) {
   const largest = (row) => Math.max(...row.counted_bytes);
   const heads = [
     'Collective', number('calls', 'wide'), number('bytes an element', 'wide'), number('paper'),
-    number('expected'), number('counted'), number('is'), number('difference')
+    number('expected'), number('counted'), number('in Ψ'), number('counted − expected')
   ];
   const rows = run.communication.map((row) => {
     const paper = row.collective === 'scalars' ? '' : integer(row.paper_bytes);

@@ -7,7 +7,7 @@ const CURVES = [
   {key: 'loss', name: 'Loss', format: (v) => v.toFixed(3)},
   {key: 'grad_norm', name: 'Gradient norm', format: (v) => v.toFixed(3)},
   {key: 'learning_rate', name: 'Learning rate', format: (v) => v.toExponential(1), fromZero: true},
-  {key: 'tokens_per_second', name: 'Tokens/s', format: integer, fromZero: true},
+  {key: 'tokens_per_second', name: 'Tokens/s', format: threeDigits, fromZero: true},
 ];
 const CURVE_HEIGHT = 150;
 
@@ -33,12 +33,11 @@ function drawCurve(figure, curve, trained, shown) {
   const {width, x, y} = scale;
   const plot = new Plot(width, CURVE_HEIGHT + 16);
   for (const value of [scale.low, scale.high]) {
-    plot.line(0, y(value), width, y(value));
-    plot.text(0, y(value) - 3, value ? format(value) : '0', 'start', 'halo');
+    plot.line(scale.left, y(value), width, y(value));
+    plot.text(scale.left - 6, y(value) + 4, value ? format(value) : '0', 'end');
   }
-  for (const {loss} of references) {
-    plot.line(0, y(loss), width, y(loss), stroke('muted', 'stroke-dasharray:2 3'));
-  }
+  references.forEach(
+      ({loss}, i) => plot.line(scale.left, y(loss), width, y(loss), referenceStroke(i)));
   for (const run of [...trained.filter((other) => other !== shown), shown]) {
     plot.path(
         curvePath(run.metrics.step, run.metrics[key], x, y),
@@ -49,8 +48,7 @@ function drawCurve(figure, curve, trained, shown) {
     plot.circle(
         x(step), y(loss), 3.2, fill('surface', `stroke:${color('activations')};stroke-width:1.8`));
   }
-  nameReferences(plot, references, scale, format);
-  plot.text(0, CURVE_HEIGHT + 13, `step ${scale.first}`);
+  plot.text(scale.left, CURVE_HEIGHT + 13, `step ${scale.first}`);
   plot.text(width, CURVE_HEIGHT + 13, String(scale.last), 'end');
 
   const values = shown.metrics[key].filter(isNumber);
@@ -62,7 +60,8 @@ function drawCurve(figure, curve, trained, shown) {
   figure.setAttribute('aria-label', `${name} of ${shown.label}: ${way}${others}`);
   const heldOut = validation.length ? `, validation ${format(validation.at(-1)[1])}` : '';
   figure.replaceChildren(
-      el('figcaption', {}, el('b', {}, name), el('span', {}, value + heldOut)), plot.node);
+      el('figcaption', {}, el('b', {}, name), el('span', {}, value + heldOut)), plot.node,
+      references.length ? referenceLegend(references, format) : '');
 }
 
 // [[step, loss]]
@@ -71,7 +70,7 @@ function validationPoints(run) {
   return step.map((at, i) => [at, loss[i]]).filter(([, value]) => isNumber(value));
 }
 
-function curveScale(width, {key, fromZero}, trained, references, validation) {
+function curveScale(width, {key, format, fromZero}, trained, references, validation) {
   const values = [
     ...trained.flatMap((run) => run.metrics[key]).filter(isNumber),
     ...references.map((line) => line.loss),
@@ -79,28 +78,36 @@ function curveScale(width, {key, fromZero}, trained, references, validation) {
   ];
   const high = Math.max(...values);
   const low = fromZero ? 0 : Math.min(...values);
+  // Room for the numbers of the axis, so that they cover no curve.
+  const left = 6.6 * Math.max(...[low, high].map((value) => format(value).length)) + 8;
   const steps = trained.flatMap((run) => [run.metrics.step[0], run.metrics.step.at(-1)]);
   const first = Math.min(...steps);
   const last = Math.max(...steps);
   return {
     width,
+    left,
     high,
     low,
     first,
     last,
-    x: (step) => (step - first) / (last - first || 1) * (width - 4) + 2,
+    x: (step) => left + 4 + (step - first) / (last - first || 1) * (width - left - 8),
     y: (value) => CURVE_HEIGHT - 2 - (value - low) / (high - low || 1) * (CURVE_HEIGHT - 18),
   };
 }
 
-// Above their lines, as far apart as text needs.
-function nameReferences(plot, references, {width, y}, format) {
-  let last = -Infinity;
-  for (const {name, loss} of [...references].sort((a, b) => b.loss - a.loss)) {
-    last = Math.max(y(loss) - 4, last + 13);
-    plot.text(width, last, `${name} ${format(loss)}`, 'end', 'halo');
-  }
+// Below the curve: the names of the dashed lines, which would cover it.
+const REFERENCE_DASHES = ['2 3', '6 3', '10 3 2 3'];
+function referenceLegend(references, format) {
+  const swatch = (i) => {
+    const line = svg('line', {x1: 0, x2: 22, y1: 5, y2: 5, style: referenceStroke(i)});
+    return svg('svg', {width: 22, height: 10, 'aria-hidden': 'true'}, line);
+  };
+  return el(
+      'div', {class: 'legend references'},
+      ...references.map(({name, loss}, i) => el('span', {}, swatch(i), `${name} ${format(loss)}`)));
 }
+const referenceStroke = (i) =>
+    stroke('muted', `stroke-dasharray:${REFERENCE_DASHES[i % REFERENCE_DASHES.length]}`);
 
 // A line with holes where there is no finite value.
 function curvePath(steps, values, x, y) {
@@ -125,7 +132,11 @@ function trainingNote(trained, shown) {
     parts.push('All runs have the same losses, bit for bit: their lines coincide, speed differs.');
   }
   if (shown.metrics.validation?.step.length) parts.push('Circles are the loss on validation data.');
-  if (shown.metrics.references?.length) parts.push('Dotted lines are models that only count.');
+  if (shown.metrics.references?.length) {
+    parts.push(
+        'Dashed lines are for comparison: the loss of predicting the next token only from how ' +
+        'often it followed the last 0, 1 or 2 tokens.');
+  }
   parts.push(
       skipped.length ? `Skipped for a gradient that is not finite: ${skippedText(shown.metrics)}.` :
                        'No step was skipped.');
