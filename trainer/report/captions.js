@@ -113,7 +113,8 @@ const CAPTIONS = {
     if (op.layer === 'lookup') {
       return 'The lookup adds its part to the gradient of the embedding, which the head began. ' +
           'It needs no parameters. When it is over, the gradient of the ends is complete' +
-          (step.world > 1 ? ' on this device; summed over the devices it is once all are there.' : '.');
+          (step.world > 1 ? ' on this device; summed over the devices it is once all are there.' :
+                            '.');
     }
     if (step.world === 1)
       return `Backward through ${unit} adds to the gradient that the device keeps.`;

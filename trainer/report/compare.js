@@ -78,7 +78,8 @@ function compareNote(base) {
           `over all parameters: (N−1)/N of them, here ${world - 1}/${world}; the rest is its own ` +
           'and stays. ' :
       '';
-  return `Saves: model states of ${base.label} divided by those of the run. Peak memory: all that ` +
+  return `Saves: model states of ${
+             base.label} divided by those of the run. Peak memory: all that ` +
       'is in use at the fullest moment. Reserved: what a device takes for it, each region of its ' +
       `memory as large as at its own peak. ${sent}Tokens/s: median over the steps. Largest ` +
       'model: layers are added until the memory is full, everything else unchanged; it grows ' +
@@ -88,13 +89,12 @@ function compareNote(base) {
 // For someone who meets ZeRO here.
 function showStages() {
   const rows = STAGES.map(
-      ({name, adds, more}, stage) => el(
-          'div', {class: 'stage-row'},
-          el('dt', {}, el('b', {}, `Stage ${stage}`), el('span', {}, name)),
-          el('dd', {}, adds, more && el('p', {class: 'tiny muted'}, more))));
+      ({name, adds, more}, stage) =>
+          el('div', {class: 'stage-row'},
+             el('dt', {}, el('b', {}, `Stage ${stage}`), el('span', {}, name)),
+             el('dd', {}, adds, more && el('p', {class: 'tiny muted'}, more))));
   show(
-      'stages',
-      runs.length > 1 && el('p', {class: 'tiny muted'}, compareNote(runs[0])),
+      'stages', runs.length > 1 && el('p', {class: 'tiny muted'}, compareNote(runs[0])),
       el('details', {open: ''}, el('summary', {}, 'What each stage adds to the one before'),
          el('dl', {class: 'stages'}, ...rows)),
       glossary());

@@ -62,7 +62,9 @@ class FlightLayer {
       y: (to ?? card).canvasPlace.top + y
     };
     const ink = scalar ? this.painter.colors.ink : this.painter.colors[flight.kind];
-    const at = this.drawPath(context, start, end, [width, height], flight.share, ink, scalar ? 0 : card.canvasPlace.top + this.geometry.head);
+    const at = this.drawPath(
+        context, start, end, [width, height], flight.share, ink,
+        scalar ? 0 : card.canvasPlace.top + this.geometry.head);
     if (scalar) {
       context.fillStyle = ink;
       context.beginPath();

@@ -9,7 +9,8 @@ function opFormula(op, step) {
   const unit = units[op.unit];
   const size = unit?.padded_elements ?? 0;
   const share = sharded(run, 'optimizer_states') ? world : 1;
-  const overShare = share > 1 ? [`${paddedPsi}/N`, `${integer(psi)} / ${world}`] : [paddedPsi, integer(psi)];
+  const overShare =
+      share > 1 ? [`${paddedPsi}/N`, `${integer(psi)} / ${world}`] : [paddedPsi, integer(psi)];
   switch (op.kind) {
     case 'all_gather':
     case 'reduce_scatter':
@@ -43,7 +44,8 @@ function opFormula(op, step) {
       }
       return [
         `${per.gradients} B · ${paddedPsi}(${unit.short})`, `${per.gradients} · ${integer(size)}`,
-        `${integer(per.gradients * size)} B for a while; kept are ${per.gradients} B · ${paddedPsi}/N = ` +
+        `${integer(per.gradients * size)} B for a while; kept are ${per.gradients} B · ${
+            paddedPsi}/N = ` +
             `${integer(per.gradients * psi / world)} B`
       ];
   }
@@ -70,7 +72,9 @@ function collectiveFormula(op, step) {
   const twice = rounds === 2 ? '2 · ' : '';
   const unit = units[op.unit];
   const partial = unit && op.elements < unit.padded_elements;
-  const symbol = !unit ? 'numbers' : partial ? 'a bucket of ' + unit.short : `${paddedPsi}(${unit.short})`;
+  const symbol = !unit ? 'numbers' :
+      partial          ? 'a bucket of ' + unit.short :
+                         `${paddedPsi}(${unit.short})`;
   return [
     `${twice}(N−1)/N · ${elementBytes} B · ${symbol}`,
     `${twice}${world - 1}/${world} · ${elementBytes} · ${integer(op.elements)}`, result

@@ -11,9 +11,8 @@ function addPatterns() {
     return svg('pattern', {...attributes, ...turned}, svg('line', {y2: size, style}));
   };
   const hidden = {width: 0, height: 0, style: 'position:absolute', 'aria-hidden': 'true'};
-  const patterns = [
-    pattern('hatch-gradients', 'gradients', 3, 3.6), pattern('hatch-exposed', 'muted', 2, 4.2)
-  ];
+  const patterns =
+      [pattern('hatch-gradients', 'gradients', 3, 3.6), pattern('hatch-exposed', 'muted', 2, 4.2)];
   document.body.append(svg('svg', hidden, svg('defs', {}, ...patterns)));
 }
 

@@ -79,9 +79,11 @@ function savings(run, states) {
   if (!ran(run)) return line('factor failed', 'does not fit', '');
   if (runs.length === 1) return line('factor', bytes(states), ' model states');
   const factor = modelStates(atPeak(runs[0])) / states;
-  return line('factor', factor.toFixed(2) + '×', run === runs[0] ? ' model states, baseline' :
-                                                                  factor < 1.005 ? ' model states' :
-                                                                      ' less model states');
+  return line(
+      'factor', factor.toFixed(2) + '×',
+      run === runs[0]    ? ' model states, baseline' :
+          factor < 1.005 ? ' model states' :
+                           ' less model states');
 }
 
 function stageText(run) {

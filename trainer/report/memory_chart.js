@@ -18,7 +18,8 @@ class MemoryChart {
     this.chart = el('div', {class: 'chart', tabindex: 0, role: 'img'});
     this.legend = el('div', {class: 'legend'});
     this.alive = el('div', {class: 'alive'});
-    root.append(this.chart, this.legend, this.alive);
+    this.others = el('div', {class: 'legend'});
+    root.append(this.chart, this.legend, this.others, this.alive);
     const others = runs.filter((run) => run.step);
     const choice = el('label', {class: 'check'}, this.outlines, 'outline the other runs');
     show('time-tools', others.length > 1 && choice, this.picker);
@@ -58,7 +59,8 @@ class MemoryChart {
       const rest = y(valueAt(other.curve, end - 1));
       plot.line(scale.x(end), rest, scale.right, rest, stroke('ink', 'stroke-opacity:.15'));
     }
-    if (others.length && width >= 560) this.nameCurves(plot, [{run, curve, duration: step.duration}, ...others], scale, y);
+    if (others.length && width >= 560)
+      this.nameCurves(plot, [{run, curve, duration: step.duration}, ...others], scale, y);
     if (showCapacity) {
       plot.line(
           scale.left, y(capacity), scale.right, y(capacity),
@@ -164,7 +166,7 @@ class MemoryChart {
     this.values = Object.fromEntries(usedCategories.map((name) => [name, el('b', {})]));
     this.legend.replaceChildren(...usedCategories.map(
         (name) => el('span', {}, chip(name), categoryName(name), this.values[name])));
-    this.legend.append(...outlined.map((other) => {
+    this.others.replaceChildren(...outlined.map((other) => {
       const style = stroke('ink', 'stroke-width:1.25;' + outlineDashes(other.run));
       const line = svg('line', {x2: 26, y1: 5, y2: 5, style});
       const picture = svg('svg', {width: 26, height: 10, 'aria-hidden': 'true'}, line);

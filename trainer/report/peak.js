@@ -21,7 +21,8 @@ function showPeak(node, step, rank) {
   const time = milliseconds(peak.t);
   node.replaceChildren(
       el('h3', {}, `Alive at the peak, ${time} into the step: ${size} bytes on device ${rank}`),
-      el('p', {class: 'small muted'}, `${whatRan(step, rank, peak.t)} ${whyThen(step, rank, peak)}`),
+      el('p', {class: 'small muted'},
+         `${whatRan(step, rank, peak.t)} ${whyThen(step, rank, peak)}`),
       ...rows);
 }
 
@@ -56,11 +57,14 @@ function whyThen(step, rank, peak) {
                     .sort((a, b) => b.bytes - a.bytes);
   if (!op || !grown.length) return '';
   const parts = grown.map(({name, bytes: more}) => `${bytes(more)} of ${categoryName(name)}`);
-  const added = `Since the step began there came ${parts.join(', ')}. `;
+  const list = parts.length > 1 ? `${parts.slice(0, -1).join(', ')} and ${parts.at(-1)}` : parts[0];
+  const added = `Since the step began, ${list} were added. `;
   if (op.phase !== 'backward') return added;
+  const bucket = sharded(step.run, 'gradients') ? ' and a gradient bucket' : '';
   const freed = step.run.activation_checkpointing === 'none' ?
       'Why here: backward starts with the activations of all blocks still there, and its first ' +
-          'blocks add gradients of their own; from then on each block frees what it has used.' :
+          `blocks add the gradients of their activations${bucket}; from then on each block frees ` +
+          'what it has used.' :
       'Why here: to what forward kept of all blocks, backward adds what it computes again for ' +
           'one block, and gradients; then it frees both.';
   return added + (isEarlyBackward(op) ? freed : '');
@@ -78,8 +82,8 @@ function peakLabel(regions, step) {
                                           '';
   const {layers} = report.model;
   const many = regions.length === layers && layers > 1 ? `, of ${layers} blocks` :
-      regions.length > 1                                ? `, ${regions.length} of them` :
-                                                          '';
+      regions.length > 1 ? `, ${regions.length} of them` :
+                           '';
   return `${label}${part}${where ? ' · ' + where : many}`;
 }
 

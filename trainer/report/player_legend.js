@@ -7,8 +7,8 @@ function showPlayerLegend(rebuild) {
   const swatch = (...shapes) =>
       svg('svg', {width: 15, height: 11, 'aria-hidden': 'true'}, ...shapes);
   const box = (style) => svg('rect', {x: 0.5, y: 0.5, width: 14, height: 10, rx: 2, style});
-  const way = (more) =>
-      svg('line', {x1: 0, x2: 15, y1: 6, y2: 6, style: stroke('parameters', 'stroke-width:2;' + more)});
+  const way = (more) => svg(
+      'line', {x1: 0, x2: 15, y1: 6, y2: 6, style: stroke('parameters', 'stroke-width:2;' + more)});
   const parameters = 'fill:var(--parameters)';
   const entries = [
     ['held', swatch(box(parameters))],
@@ -57,17 +57,22 @@ function playerNote() {
   const {world} = run;
   const last = run.metrics?.step.at(-1);
   const which = step ? `This is step ${run.step.index}${last ? ` of ${last}` : ''}. ` : '';
-  const card = acrossRuns ? `A card is one device, device ${rank}, of each run. ` :
-                            'A card is a device. ';
+  const card =
+      acrossRuns ? `A card is one device, device ${rank}, of each run. ` : 'A card is a device. ';
   const rows = 'Its rows are units: the ends (token and position embedding, final norm; the head ' +
       'uses the same weights) and the blocks. ';
   const columns = world === 1 ?
-      'With one device there is nothing to share.' :
+      'With one device there is nothing to share. ' :
       `Each unit is cut into ${world} slices, the columns: column k belongs to device k ` +
           '(▾ marks a device’s own). In a collective each slice is drawn going straight to ' +
           'the device that needs it. ';
   const stripes = run.bytes_per_parameter.optimizer === 12 ? 'master weights, m and v' : 'm and v';
-  return `${which}${card}${rows}${columns} Stripes in a green cell: ${stripes}. ${paddedNote}`;
+  const ends = sharded(run, 'gradients') ?
+      'The gradient of the ends stays whole from the head’s backward to the lookup’s, as both ' +
+          'add to it. ' :
+      '';
+  return `${which}${card}${rows}${columns}${ends}Stripes in a green cell: ${stripes}. ${
+      paddedNote}`;
 }
 
 function showModes(rebuild) {

@@ -2,7 +2,8 @@
 //
 // StreamChart: what ran when, a lane for each stream of each device. A collective is pale while the
 // device waits in it for another one, and full while slices travel. Hatched are the times when
-// compute waits for communication: exposed communication. Above the chart stands what is pointed at.
+// compute waits for communication: exposed communication. Above the chart stands what is pointed
+// at.
 
 const STREAM_NAMES = {
   compute: 'compute',
@@ -201,7 +202,8 @@ class StreamChart {
     if (!step.lanes[rank] || !stream) return write(this.pointed, idle);
     const x = event.clientX - box.left;
     const slack = this.scale.t(x + 1.5) - this.scale.t(x);
-    write(this.pointed, `Device ${rank} · ${pointedAt(step, rank, stream, this.scale.t(x), slack)}`);
+    write(
+        this.pointed, `Device ${rank} · ${pointedAt(step, rank, stream, this.scale.t(x), slack)}`);
   }
 
   moveCursor() {

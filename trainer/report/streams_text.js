@@ -6,7 +6,7 @@
 function lanesNote(step, streams) {
   const clock = step.run.step.clock ? ` Times are from the ${step.run.step.clock}.` : '';
   const lanes = streams.map((stream) => LANE_NAMES[stream]).join(', ');
-  return `For each device, from above: ${lanes}. Blank is idle: nothing runs.${clock}`;
+  return `For each device, from above: ${lanes}. Blank is idle: the device runs nothing.${clock}`;
 }
 
 const LANE_NAMES = {

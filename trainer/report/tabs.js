@@ -28,9 +28,10 @@ function makeTab(run) {
     onkeydown: moveOn,
   };
   const sent = run.communication.length ? `${movedPsi(run).toFixed(1)}${space}Ψ sent` : '';
-  const facts = ran(run) ? [bytes(modelStates(atPeak(run))), sent && el('em', {}, sent), failed(run) && 'failed']
-                               .filter(Boolean)
-                         : ['does not fit'];
+  const end = failed(run) ? 'failed' : '';
+  const facts = ran(run) ?
+      [bytes(modelStates(atPeak(run))), ...[sent, end].filter(Boolean).map((text) => el('em', {}, text))] :
+      ['does not fit'];
   return el('button', attributes, el('b', {}, run.label), el('span', {}, ...facts));
 }
 

@@ -26,27 +26,33 @@ const timeOf = (parts) => sum(parts.map(({begin, end}) => end - begin));
 function communicationTimes(step, rank) {
   const pieces = step.lanes[rank].communication;
   const all = timeOf(pieces);
-  const late = sum(pieces.map(
-      ({op, begin, end}) => Math.max(0, Math.min(end, op.allBegun) - begin)));
+  const late =
+      sum(pieces.map(({op, begin, end}) => Math.max(0, Math.min(end, op.allBegun) - begin)));
   const exposed = exposedParts(step, rank);
   const exposedLate = timeOf(exposed.filter((part) => part.late));
-  return {all, late, transfer: all - late, exposedLate, exposedTransfer: timeOf(exposed) - exposedLate};
+  return {
+    all,
+    late,
+    transfer: all - late,
+    exposedLate,
+    exposedTransfer: timeOf(exposed) - exposedLate
+  };
 }
 
 // What a collective costs all devices together, for its caption: who waits, and what hides.
 function hiding(step, op) {
   if (step.world < 2) return '';
   const parts = step.ranks.flatMap((rank) => exposedParts(step, rank)).filter((p) => p.op === op);
-  const transfer = sum(op.pieces.flat().map(
-      ({begin, end}) => Math.max(0, end - Math.max(begin, op.allBegun))));
+  const transfer =
+      sum(op.pieces.flat().map(({begin, end}) => Math.max(0, end - Math.max(begin, op.allBegun))));
   const share = timeOf(parts.filter((part) => !part.late)) / Math.max(1, transfer);
   const words = share < 0.1 ? 'The transfer hides behind compute.' :
       share > 0.9           ? 'Compute waits for the transfer: it is exposed.' :
                               'Part of the transfer hides behind compute; for the rest it waits.';
   const lateness = op.allBegun - op.begin;
   if (lateness < (op.firstEnd - op.allBegun) / 4) return words;
-  return `${sentence(lastToCome(op)).slice(0, -1)} comes last, ${milliseconds(lateness)} after the ` +
-      `first: slices travel only then. ${words}`;
+  return `Slices travel only when ${lastToCome(op)}, the last, has come, ` +
+      `${milliseconds(lateness)} after the first. ${words}`;
 }
 
 // Where an op is at time t: on which devices it runs, or that it is over.
@@ -55,7 +61,7 @@ function whereItRuns(step, op, t) {
   const runs = ({begin, end}) => begin <= t && t < end;
   const at = step.ranks.filter((rank) => op.pieces[rank].some(runs));
   if (waitsForOthers(step, op, t) && at.length) {
-    return `${deviceList(at)} in it, waiting for ${lastToCome(op)}`;
+    return `${deviceList(at)} ${at.length > 1 ? 'wait' : 'waits'} for ${lastToCome(op)}`;
   }
   if (op.isCollective) return at.length ? 'slices travel' : t >= op.end ? 'over' : '';
   if (at.length === step.world) return 'on all devices';
