@@ -156,9 +156,9 @@ class CompareCommand {
 
   int Compare() {
     references_ = CountModelLosses(settings(), *data_.dataset);
-    if (absl::Status status = MakeFolder(); !status.ok()) return Refuse(status);
     // Until here a signal ends the program as usual; from here on it ends the runs in order.
     CatchStopSignals();
+    if (absl::Status status = MakeFolder(); !status.ok()) return Refuse(status);
     int code = kDone;
     for (size_t i = 0; i < training_.size() && code == kDone; ++i) {
       if (comparison_.runs[i].end == RunEnd::kDoesNotFit) continue;

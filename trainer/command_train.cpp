@@ -87,6 +87,9 @@ class TrainCommand {
   }
 
   int Train() {
+    // Until here a signal ends the program as usual; from here on, where there is something to leave
+    // in order, it ends the run so.
+    CatchStopSignals();
     // Where there is no room for the model now, there will be none when it is trained.
     absl::Status status = RunFolder::CheckRoom(settings().out, RunFolder::RoomFor(plan()));
     if (status.ok()) status = run_.MakeFolder(data_, settings().out);
@@ -98,8 +101,6 @@ class TrainCommand {
     screen_.Print(run_.HeaderText(data_));
     screen_.Print(
         absl::StrCat("  ", screen_.style().Dim(Left("files", 10)), settings().out, "/\n\n"));
-    // Until here a signal ends the program as usual; from here on it ends the run in order.
-    CatchStopSignals();
     const RunResult result =
         run_.Train(data_, [this](const RunResult& failed) { ReportFailure(failed); });
     int code = kDone;

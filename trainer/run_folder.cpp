@@ -207,7 +207,10 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Create(const std::string& 
                                                              std::time_t now) {
   auto folder = CreateForRuns(out, short_name, now);
   if (!folder.ok()) return folder;
-  if (absl::Status status = (*folder)->OpenMetrics(); !status.ok()) return status;
+  if (absl::Status status = (*folder)->OpenMetrics(); !status.ok()) {
+    (*folder)->Remove();
+    return status;
+  }
   std::error_code error;
   const fs::path absolute = fs::absolute((*folder)->path(), error).lexically_normal();
   if (absolute.parent_path() == fs::absolute("runs", error).lexically_normal()) {
@@ -237,7 +240,9 @@ absl::Status RunFolder::OpenLog() {
   }
   std::fclose(mine);
   log_.open(File("log.txt"), std::ios::binary | std::ios::app);
-  return CheckOpen(log_);
+  absl::Status status = CheckOpen(log_);
+  if (!status.ok()) Remove();
+  return status;
 }
 
 absl::Status RunFolder::OpenMetrics() {
