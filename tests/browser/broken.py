@@ -212,7 +212,7 @@ PAGE = [
     ("dead_keys", "space plays and pauses", "space did not play"),
     ("dead_keys", "bracket keys change the run", "bracket did not"),
     ("dead_link", "a link opens its run and moment", "moment not opened"),
-    ("silent_misfit", "what does not fit says what it needs", "does not say: needs more"),
+    ("silent_misfit", "what does not fit or failed says why", "does not say: needs more"),
     ("dead_mouse", "hovering over #streams previews, leaving restores, a click keeps", "hover does not preview"),
     ("dead_mouse", "hovering over #time previews, leaving restores, a click keeps", "hover does not preview"),
     ("silent_slider", "the slider moves the moment and speaks", "does not say the time"),

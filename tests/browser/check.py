@@ -73,7 +73,7 @@ def check_report(browser, path, tally, widths=WIDTHS, themes=THEMES):
         tally.check(f"{name}: controls and figures have names", find_nameless, page, report)
         unfit = [run for run in report["runs"] if run["status"] != "ok"]
         if unfit:
-            tally.check(f"{name}: what does not fit says what it needs", find_unexplained, page, unfit)
+            tally.check(f"{name}: what does not fit or failed says why", find_unexplained, page, unfit)
     if recorded:
         check_controls(browser, url, name, tally, report, recorded[-1]["id"])
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// In place of the player where there is no step to play.
+// In place of the player where there is no step to play, and what stands above it.
 
 const unrecorded = (run) =>
     el('div', {class: 'panel', role: 'status'},
-       `No step of ${run.label} was recorded, so there is none to play.`,
-       failed(run) && ` It failed. ${sentence(run.failure)}`);
+       `No step of ${run.label} was recorded, so there is none to play.`);
+
+// Of a run that ended with an error after some steps.
+const failureNote = (run) => failed(run) &&
+    el('p', {class: 'panel', role: 'status'}, el('b', {class: 'failed'}, `${run.label} failed. `),
+       sentence(run.failure));
 
 // The run did not fit: what it needs, and what for.
 function misfit(run) {

@@ -29,7 +29,7 @@ class Player {
     showPlayerLegend(() => this.build());
     if (!step) {
       this.box = null;
-      this.root.replaceChildren(ran(store.run) ? unrecorded(store.run) : misfit(store.run));
+      this.place(ran(store.run) ? unrecorded(store.run) : misfit(store.run));
       return;
     }
     this.cards.build(this.subjects());
@@ -43,10 +43,14 @@ class Player {
     this.box =
         el('div', attributes, this.caption.element, this.makeControls(), this.cards.element,
            this.makeKeys());
-    this.root.replaceChildren(this.box);
+    this.place(this.box);
     this.cards.recolor();
     this.showPlaying();
     this.layout();
+  }
+
+  place(element) {
+    this.root.replaceChildren(...present([failureNote(store.run), element]));
   }
 
   subjects() {
