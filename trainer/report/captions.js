@@ -190,8 +190,8 @@ const CAPTIONS = {
     const texts = {
       batch: 'The tokens of this micro-batch come from the host.',
       results: 'The loss and the state of the step go to the host, to be shown.',
-      gradients:
-          `The own part of the summed gradient of ${unit} goes down to the host side, where ` +
+      gradients: `Each device’s own part of the summed gradient of ${
+                     unit} goes down to its host side, where ` +
           'the optimizer is. Backward goes on meanwhile.',
       parameters: `Updated parameters of ${unit} come up from the host side, while the host’s ` +
           'threads update the next bucket.',

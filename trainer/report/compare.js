@@ -118,7 +118,7 @@ function showLedger() {
   const others = usedCategories.filter((name) => !MODEL_STATES.includes(name));
   const rows = [
     ...MODEL_STATES.map(category),
-    row('model states: ' + stateFormula(run), modelStates(predicted),
+    row('model states: ' + stateFormula(run, paddedPsi), modelStates(predicted),
         measured && modelStates(measured), true),
     ...others.map(category),
     row('sum', total(predicted), measured && total(measured), true),
@@ -156,9 +156,12 @@ function hostLedger(run, rank) {
 function ledgerNote(run) {
   const per = run.bytes_per_parameter;
   const padding = report.model.padded_parameters - report.model.parameters;
+  const padded =
+      padding ? `; with it ${paddedPsi} = ${integer(report.model.padded_parameters)}` : '';
   const reserved = integer(run.memory.reserved_bytes ?? 0);
   return `A parameter takes ${per.parameters} + ${per.gradients} + ${per.optimizer} bytes. Ψ = ` +
       `${integer(report.model.parameters)}, and ${integer(padding)} elements of padding, so that ` +
-      `every device owns an equal part. The run reserves ${reserved} bytes: each region of ` +
+      `every device owns an equal part${padded}. The run reserves ${
+             reserved} bytes: each region of ` +
       'its memory as large as at its own peak.';
 }

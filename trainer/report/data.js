@@ -79,7 +79,7 @@ const paddedNote = paddedPsi === 'Ψ' ?
         'unit cuts into N equal slices.';
 
 // "2 Psi + 14 Psi/4": bytes of model states by the paper's formula.
-function stateFormula(run) {
+function stateFormula(run, psi = 'Ψ') {
   let whole = 0;
   let part = 0;
   for (const name of MODEL_STATES) {
@@ -90,7 +90,7 @@ function stateFormula(run) {
       whole += bytesPerParameter(run, name);
     }
   }
-  return [whole && `${whole}${space}Ψ`, part && `${part}${space}Ψ/${run.world}`]
+  return [whole && `${whole}${space}${psi}`, part && `${part}${space}${psi}/${run.world}`]
              .filter(Boolean)
              .join(' + ') ||
       '0';

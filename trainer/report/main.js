@@ -32,14 +32,14 @@ function showHeader() {
   const devices = first.world === 1 ? 'devices' : `${first.world} devices`;
   byId('lede').append(
       el('b', {}, `${integer(model.parameters)} parameters`),
-      ` (Ψ) in ${units.length} units, ${first.dtype}; the model is called ${model.name}. Each ` +
+      ` (Ψ) in ${units.length} units, ${first.dtype}; the model is “${model.name}”. Each ` +
           `parameter needs ` +
           `${per.parameters} bytes for itself, ` +
           `${per.gradients} for its gradient and ${per.optimizer} for its optimizer states ` +
           `(${optimizerParts(per.optimizer)}, 4 bytes each, in fp32). In ` +
           `data parallelism all ${devices} keep all of that; ZeRO gives each device a slice to ` +
           `keep, 1/N${first.world > 1 ? ` with N = ${first.world}` : ''}, and brings the rest ` +
-          `when it is needed. ${sent}${sentence(machine.description)}${equal}`);
+          `when it is needed. ${sent}Where it ran: ${machine.description}.${equal}`);
   const version = `${program.name} ${program.version} (${program.commit})`;
   byId('foot').textContent = [
     version,

@@ -31,14 +31,24 @@ function showMemoryBars() {
   show(
       'memory-legend',
       ...usedCategories.map((name) => el('span', {}, chip(name), categoryName(name))));
-  byId('memory-note').textContent =
-      'Figure 1 of the ZeRO paper (Rajbhandari et al., arXiv:1910.02054), from these runs. Two ' +
-      'bars for each device: predicted before the run (outlined), and measured when its memory ' +
-      'was fullest (solid). The factor compares the model states: parameters, gradients and ' +
-      'optimizer states; it says nothing of the rest of a bar. In a formula what stands over N ' +
-      'is sliced, the rest is kept whole by every device.' +
-      (showCapacity ? '' : ` A device has ${bytes(highestCapacity)}, far above this picture.`);
+  byId('memory-note').textContent = memoryNote(showCapacity);
   markSelected();
+}
+
+function memoryNote(showCapacity) {
+  const figure = 'Figure 1 of the ZeRO paper (Rajbhandari et al., arXiv:1910.02054), ' +
+      `from ${runs.length > 1 ? 'these runs' : 'this run'}. Two bars for each device: predicted ` +
+      'before the run (outlined), and measured when its memory was fullest (solid).';
+  const factor = runs.length > 1 ?
+      ' The factor compares the model states: parameters, gradients and optimizer states; it ' +
+          'says nothing of the rest of a bar.' :
+      '';
+  const formula = runs.some((run) => run.world > 1) ?
+      ' In a formula what stands over N is sliced, the rest is kept whole by every device.' :
+      '';
+  const capacity =
+      showCapacity ? '' : ` A device has ${bytes(highestCapacity)}, far above this picture.`;
+  return figure + factor + formula + capacity;
 }
 
 // `run` at its peak: title, bars, and what it saves.

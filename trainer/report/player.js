@@ -99,11 +99,15 @@ class Player {
   }
 
   makeKeys() {
+    const {step} = store;
     const words = store.acrossRuns ?
         `Device ${store.rank} of every run, each as far into its own forward, backward or step. ` +
             'Click a card to read about its run.' :
-        'In a memory bar gathered units and gradient buckets count as communication buffers ' +
-            '(light blue). The tick on it is the peak of the step; a full bar is ' +
+        (step.world > 1 ?
+             'In a memory bar gathered units and gradient buckets count as communication buffers ' +
+                 '(light blue). ' :
+             '') +
+            'The tick on a memory bar is the peak of the step; a full bar is ' +
             (capacityInSight ? 'the capacity.' :
                                'a little more than the highest peak of all runs.');
     const keys = (...names) => names.map((name) => el('kbd', {}, name));

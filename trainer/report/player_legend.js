@@ -9,6 +9,7 @@ function showPlayerLegend(rebuild) {
   const box = (style) => svg('rect', {x: 0.5, y: 0.5, width: 14, height: 10, rx: 2, style});
   const way = (more) => svg(
       'line', {x1: 0, x2: 15, y1: 6, y2: 6, style: stroke('parameters', 'stroke-width:2;' + more)});
+  const communicates = runs.some((run) => run.world > 1);
   const parameters = 'fill:var(--parameters)';
   const entries = [
     ['held', swatch(box(parameters))],
@@ -31,8 +32,8 @@ function showPlayerLegend(rebuild) {
         swatch(box('fill:none;stroke:var(--gradients)'))
       ]
     ],
-    ['way done', swatch(way(''))],
-    ['way to go', swatch(way('stroke-dasharray:2 3'))],
+    ['way done', swatch(way('')), communicates],
+    ['way to go', swatch(way('stroke-dasharray:2 3')), communicates],
     ['no memory', swatch(box('fill:var(--faint)'))],
     [
       'on the host side',
