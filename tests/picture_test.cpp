@@ -271,6 +271,7 @@ TEST(MemoryPicture, KeepsRunsThatBelongTogetherInOneRow) {
     std::map<int, int> in_row;
     for (const BarPlaces& bars : PlaceBars(figure)) ++in_row[bars.measured.bottom];
     std::vector<int> counts;
+    counts.reserve(in_row.size());
     for (const auto& [bottom, count] : in_row) counts.push_back(count);
     return counts;
   };

@@ -98,7 +98,7 @@ TEST_F(RunFolderTest, RefusesWhatItWouldOverwrite) {
   std::ofstream("full/notes.txt") << "keep me";
   std::ofstream("file") << "keep me too";
   const auto refused = [](const std::string& out) {
-    const std::string checked(RunFolder::Check(out).message());
+    std::string checked(RunFolder::Check(out).message());
     EXPECT_EQ(checked, RunFolder::Create(out, "x", kNow).status().message());
     return checked;
   };
