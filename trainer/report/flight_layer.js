@@ -15,7 +15,9 @@ class FlightLayer {
 
   draw(cards, geometry, painter) {
     const context = this.context = prepareCanvas(this.canvas, this.width, this.height);
-    this.besidesText = besidesText(cards, geometry, this.width, this.height);
+    this.words = wordsOf(cards, geometry);
+    this.besidesWords = new Path2D(this.words);
+    this.besidesWords.rect(0, 0, this.width, this.height);
     this.geometry = geometry;
     this.painter = painter;
     for (const {flight, from, to} of this.journeys(cards))
@@ -125,7 +127,7 @@ class FlightLayer {
     };
     const p = reducedMotion.matches ? 0.5 : share * share * (3 - 2 * share);
     context.save();
-    context.clip(this.besidesText, 'evenodd');
+    context.clip(this.besidesWords, 'evenodd');
     context.strokeStyle = ink;
     context.globalAlpha = 0.55;
     context.lineWidth = 2;
@@ -154,7 +156,20 @@ class FlightLayer {
     context.restore();
   }
 
-  drawSlice(context, [x, y, width, height], kind, state) {
+  // Faint where it crosses words.
+  drawSlice(context, box, kind, state) {
+    const draw = (alpha, region) => {
+      context.save();
+      context.clip(region, 'evenodd');
+      context.globalAlpha = alpha;
+      this.drawBox(context, box, kind, state);
+      context.restore();
+    };
+    draw(1, this.besidesWords);
+    draw(0.25, this.words);
+  }
+
+  drawBox(context, [x, y, width, height], kind, state) {
     const {colors} = this.painter;
     context.fillStyle = colors.surface;
     context.fillRect(x - 3, y - 3, width + 6, height + 6);
@@ -165,13 +180,12 @@ class FlightLayer {
   }
 }
 
-// All of the area but the words of the cards, which paths pass below.
-function besidesText(cards, geometry, width, height) {
+// Where the words of the cards are, which paths pass below.
+function wordsOf(cards, geometry) {
   const path = new Path2D();
-  path.rect(0, 0, width, height);
   for (const {place, canvasPlace} of cards) {
-    const right = place.right - place.left;
-    path.rect(place.left, place.top, right, canvasPlace.top - place.top + geometry.head - 8);
+    const width = place.right - place.left;
+    path.rect(place.left, place.top, width, canvasPlace.top - place.top + geometry.head - 8);
     path.rect(
         canvasPlace.left, canvasPlace.top + geometry.head, geometry.groups[0].x - 3,
         geometry.height - geometry.head);
