@@ -87,8 +87,8 @@ class TrainCommand {
   }
 
   int Train() {
-    // Until here a signal ends the program as usual; from here on, where there is something to leave
-    // in order, it ends the run so.
+    // Until here a signal ends the program as usual; from here on, where there is something to
+    // leave in order, it ends the run so.
     CatchStopSignals();
     // Where there is no room for the model now, there will be none when it is trained.
     absl::Status status = RunFolder::CheckRoom(settings().out, RunFolder::RoomFor(plan()));
