@@ -268,8 +268,12 @@ class Page:
     def outer_html(self, element, length=80):
         return self.call("DOM.getOuterHTML", backendNodeId=element)["outerHTML"][:length]
 
-    def screenshot(self, path, whole=False):
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+    def picture(self, path, selector):
+        """A PNG of one element, wherever on the page it stands."""
+        box = self.box(selector)
+        scroll = self.evaluate("({x: scrollX, y: scrollY})")
+        clip = dict(x=box["x"] + scroll["x"], y=box["y"] + scroll["y"], width=box["width"], height=box["height"], scale=1)
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
         pathlib.Path(path).write_bytes(base64.b64decode(data))
 
 
