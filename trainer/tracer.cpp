@@ -460,11 +460,13 @@ std::vector<TraceSpan> Tracer::Spans(const Recording& recording, const std::vect
   std::array<int, kStreams> latest;
   latest.fill(-1);
   for (const Piece& piece : recording.pieces) {
-    int64_t begin = times[piece.begin];
-    const int64_t end = std::max(begin, times[piece.end]);
-    // The allocation's time is only known to lie between two marks.
-    if (piece.life >= 0) begin = std::clamp(regions[piece.life].begin_ns, begin, end);
     int& before = latest[static_cast<size_t>(piece.stream)];
+    int64_t begin = times[piece.begin];
+    // An allocation's time is only known to lie between two marks of the compute stream, which may
+    // reach them after others have used the memory: at the begin of a GPU's step.
+    if (piece.life >= 0) begin = std::max(begin, regions[piece.life].begin_ns);
+    if (before >= 0) begin = std::max(begin, spans[before].end_ns);
+    const int64_t end = std::max(begin, times[piece.end]);
     if (before >= 0 && spans[before].op == piece.op &&
         begin - spans[before].end_ns < kShortestWaitNs) {
       spans[before].end_ns = end;
