@@ -7,17 +7,16 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/command_run.h"
 #include "trainer/commands.h"
 #include "trainer/tables.h"
 #include "trainer/text.h"
@@ -32,34 +31,11 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class CommandCompareTest : public testing::Test {
+class CommandCompareTest : public CommandRun {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "/command_compare_XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    std::ofstream book(folder_ / "book.txt");
-    for (int i = 0; i < 20000; ++i) book << static_cast<char>('a' + i * i % 23);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  // Of a small model.
   std::vector<std::string> Flags(std::vector<std::string> flags) const {
-    const std::vector<std::string> small = {"--data=" + (folder_ / "book.txt").string(),
-                                            "--out=" + (folder_ / "out").string(),
-                                            "--device=host",
-                                            "--devices=2",
-                                            "--n_layer=2",
-                                            "--n_head=2",
-                                            "--n_embd=16",
-                                            "--seq_len=16",
-                                            "--steps=5",
-                                            "--eval_interval=2",
-                                            "--eval_batches=1",
-                                            "--threads=2",
-                                            "--device_memory=64MiB"};
-    flags.insert(flags.begin(), small.begin(), small.end());
-    return flags;
+    flags.insert(flags.begin(), {"--device=host", "--devices=2", "--steps=5"});
+    return CommandRun::Flags(std::move(flags));
   }
   // The model of Flags in a plan.
   int64_t Reserved(int stage) const {
@@ -72,30 +48,13 @@ class CommandCompareTest : public testing::Test {
     return plan.ok() ? LargestReservation(*plan) : 0;
   }
 
-  // Compares; what was printed is in out_ and err_.
   int Compare(const std::vector<std::string>& flags, const std::vector<TrainHooks>& hooks = {}) {
-    const absl::FlagSaver saver;
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
-    const int code = CompareProgram(Flags(flags), hooks);
-    out_ = testing::internal::GetCapturedStdout();
-    err_ = testing::internal::GetCapturedStderr();
-    return code;
+    return Call([&] { return CompareProgram(Flags(flags), hooks); });
   }
 
   bool Wrote(const std::string& name) const { return fs::exists(folder_ / "out" / name); }
-  std::string Contents(const std::string& name) const {
-    std::ifstream file(folder_ / "out" / name, std::ios::binary);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-  Json Parsed(const std::string& name) const { return Json::parse(Contents(name)); }
   // The lines of the table, from its title on.
   std::string Table() const { return out_.substr(out_.find(" of the same ")); }
-
-  fs::path folder_;
-  std::string out_, err_;
 };
 
 // The gradient of one step an ulp off.
@@ -408,14 +367,9 @@ TEST_F(CommandCompareTest, EndsInOrderAfterASignal) {
   EXPECT_FALSE(Wrote("zero2"));
 }
 
-#ifndef __SANITIZE_THREAD__  // which calls threads that _exit finds a leak
-TEST_F(CommandCompareTest, WritesWhatWasDoneWhenAWorkerDoesNotComeBack) {
-  std::atomic<bool> hangs{false}, never{false};
-  TrainHooks hooks;
-  hooks.watch.look_seconds = 0.001;
-  hooks.watch.grace_seconds = 0.001;
-  hooks.call = [&](const CallInfo& call) {
-    if (call.number != 7) return absl::OkStatus();
+// A call in which rank 0 never comes back, and the others then fail.
+struct Hang {
+  absl::Status Call(const CallInfo& call) {
     if (call.rank == 0) {
       hangs = true;
       hangs.notify_all();
@@ -423,6 +377,18 @@ TEST_F(CommandCompareTest, WritesWhatWasDoneWhenAWorkerDoesNotComeBack) {
     }
     hangs.wait(false);
     return absl::InternalError("a cable was pulled");
+  }
+  std::atomic<bool> hangs{false}, never{false};
+};
+
+#ifndef __SANITIZE_THREAD__  // which calls threads that _exit finds a leak
+TEST_F(CommandCompareTest, WritesWhatWasDoneWhenAWorkerDoesNotComeBack) {
+  Hang hang;
+  TrainHooks hooks;
+  hooks.watch.look_seconds = 0.001;
+  hooks.watch.grace_seconds = 0.001;
+  hooks.call = [&](const CallInfo& call) {
+    return call.number == 7 ? hang.Call(call) : absl::OkStatus();
   };
   EXPECT_EXIT(CompareProgram(Flags({"--zero_stages=0,3"}), {{}, hooks}), testing::ExitedWithCode(3),
               AllOf(HasSubstr("zero3: a worker failed after step "),
@@ -434,21 +400,14 @@ TEST_F(CommandCompareTest, WritesWhatWasDoneWhenAWorkerDoesNotComeBack) {
 }
 
 TEST_F(CommandCompareTest, WritesWhatWasDoneWhenAWorkerOfTheSearchDoesNotComeBack) {
-  std::atomic<bool> hangs{false}, never{false};
+  Hang hang;
   std::atomic<int> runs{0};
   TrainHooks hooks = OffAtStep(3);
   hooks.watch.look_seconds = 0.001;
   hooks.watch.grace_seconds = 0.001;
   hooks.after_setup = [&runs](int rank, Device&) { runs += rank == 0 ? 1 : 0; };
   hooks.call = [&](const CallInfo& call) {
-    if (call.number != 7 || runs == 1) return absl::OkStatus();
-    if (call.rank == 0) {
-      hangs = true;
-      hangs.notify_all();
-      never.wait(false);
-    }
-    hangs.wait(false);
-    return absl::InternalError("a cable was pulled");
+    return call.number == 7 && runs != 1 ? hang.Call(call) : absl::OkStatus();
   };
   EXPECT_EXIT(CompareProgram(Flags({"--zero_stages=0,3"}), {{}, hooks}), testing::ExitedWithCode(3),
               AllOf(HasSubstr("looking for where it does"), HasSubstr("not found: a worker failed"),

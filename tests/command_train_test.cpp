@@ -6,16 +6,15 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/flags/reflection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/command_run.h"
 #include "trainer/commands.h"
 
 namespace zerobox {
@@ -27,56 +26,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class CommandTrainTest : public testing::Test {
+class CommandTrainTest : public CommandRun {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "/command_train_XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    std::ofstream book(folder_ / "book.txt");
-    for (int i = 0; i < 20000; ++i) book << static_cast<char>('a' + i * i % 23);
+  int Train(std::vector<std::string> flags, const TrainHooks& hooks) {
+    flags.insert(flags.begin(), {"--steps=4", "--sample_bytes=20"});
+    return Call([&] { return TrainProgram(Flags(flags), hooks); });
   }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  // Of a small model.
-  std::vector<std::string> Flags(std::vector<std::string> flags) const {
-    const std::vector<std::string> small = {"--data=" + (folder_ / "book.txt").string(),
-                                            "--out=" + (folder_ / "out").string(),
-                                            "--n_layer=2",
-                                            "--n_head=2",
-                                            "--n_embd=16",
-                                            "--seq_len=16",
-                                            "--steps=4",
-                                            "--eval_interval=2",
-                                            "--eval_batches=1",
-                                            "--threads=2",
-                                            "--device_memory=64MiB",
-                                            "--sample_bytes=20"};
-    flags.insert(flags.begin(), small.begin(), small.end());
-    return flags;
-  }
-
-  // Trains it; what was printed is in out_ and err_.
-  int Train(const std::vector<std::string>& flags, const TrainHooks& hooks) {
-    const absl::FlagSaver saver;
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
-    const int code = TrainProgram(Flags(flags), hooks);
-    out_ = testing::internal::GetCapturedStdout();
-    err_ = testing::internal::GetCapturedStderr();
-    return code;
-  }
-
-  std::string Contents(const char* name) const {
-    std::ifstream file(folder_ / "out" / name, std::ios::binary);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-  Json Parsed(const char* name) const { return Json::parse(Contents(name)); }
-
-  fs::path folder_;
-  std::string out_, err_;
 };
 
 TEST_F(CommandTrainTest, WritesEveryFileAndShowsWhatIsInThem) {

@@ -299,5 +299,18 @@ TEST(MemoryPicture, FitsNamesOfAnyLength) {
   EXPECT_EQ(Drawn(picture, {1560, 0, 1600, picture.height()}, picture.At(0, 0)), 0);
 }
 
+TEST(MemoryPicture, HasTheColoursOfThePageInLightMode) {
+  const std::string css(Embedded("trainer/report/base.css"));
+  for (int i = 0; i < kCategories; ++i) {
+    const auto category = static_cast<Category>(i);
+    const std::string property = "--" + std::string(Name(category)) + ": #";
+    const size_t at = css.find(property);  // the light palette stands first
+    ASSERT_NE(at, std::string::npos) << property;
+    const std::string colour = css.substr(at + property.size(), 6);
+    EXPECT_EQ(CategoryColor(category), Rgb(static_cast<uint32_t>(std::stoul(colour, nullptr, 16))))
+        << property;
+  }
+}
+
 }  // namespace
 }  // namespace zerobox

@@ -7,13 +7,16 @@ tests_sources := \
   tests/bfloat16_test.cpp \
   tests/bytes_test.cpp \
   tests/checkpointing_test.cpp \
+  tests/collectives_failures_test.cpp \
   tests/collectives_test.cpp \
+  tests/combinations_test.cpp \
   tests/command_compare_test.cpp \
   tests/command_report_test.cpp \
   tests/command_train_test.cpp \
-  tests/compare_test.cpp \
+  tests/comparison_test.cpp \
   tests/count_model_test.cpp \
   tests/dataset_test.cpp \
+  tests/device_failures_test.cpp \
   tests/device_test.cpp \
   tests/docs_test.cpp \
   tests/equality_test.cpp \
@@ -46,12 +49,15 @@ tests_sources := \
   tests/report_test.cpp \
   tests/resolve_devices_test.cpp \
   tests/resolve_test.cpp \
+  tests/run_bytes_test.cpp \
+  tests/run_equality_test.cpp \
   tests/run_folder_test.cpp \
   tests/safetensors_test.cpp \
   tests/sample_test.cpp \
   tests/screen_test.cpp \
   tests/signals_test.cpp \
   tests/skip_test.cpp \
+  tests/tables_test.cpp \
   tests/tracer_test.cpp \
   tests/trace_events_test.cpp \
   tests/watch_test.cpp \
@@ -73,6 +79,7 @@ tests_emulation_sources := \
   tests/emulation/attention_test.cpp \
   tests/emulation/call_log_test.cpp \
   tests/emulation/cross_entropy_test.cpp \
+  tests/emulation/cuda_device_failures_test.cpp \
   tests/emulation/cuda_device_test.cpp \
   tests/emulation/cuda_matmul_test.cpp \
   tests/emulation/cuda_ops_test.cpp \

@@ -21,15 +21,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-int64_t StateBytes(const Ledger& ledger) {
-  int64_t bytes = 0;
-  for (const Category category :
-       {Category::kParameters, Category::kGradients, Category::kOptimizerStates}) {
-    bytes += ledger.at_peak[static_cast<size_t>(category)];
-  }
-  return bytes;
-}
-
 int64_t SentBytes(const Traffic& traffic) {
   int64_t bytes = 0;
   for (const CollectiveCount& count : traffic.collectives) bytes += count.bytes_sent;

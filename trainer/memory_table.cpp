@@ -111,15 +111,6 @@ std::string MemoryBlocks(const TrainSettings& settings, const RunPlan& plan,
   return blocks + MemoryBlock({}, settings.types(), planned.host_memory, host, style);
 }
 
-int64_t StateBytes(const Ledger& ledger) {
-  int64_t bytes = 0;
-  for (const Category category :
-       {Category::kParameters, Category::kGradients, Category::kOptimizerStates}) {
-    bytes += ledger.at_peak[static_cast<size_t>(category)];
-  }
-  return bytes;
-}
-
 std::string LadderRow(int stage, const OffloadBytes& states, int64_t whole, bool offload,
                       const Style& style, bool ours) {
   const int64_t bytes = states.device.total();

@@ -55,4 +55,13 @@ double Median(std::vector<double> numbers) {
   return *middle;
 }
 
+int64_t StateBytes(const Ledger& ledger) {
+  int64_t bytes = 0;
+  for (const Category category :
+       {Category::kParameters, Category::kGradients, Category::kOptimizerStates}) {
+    bytes += ledger.at_peak[static_cast<size_t>(category)];
+  }
+  return bytes;
+}
+
 }  // namespace zerobox

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/device/memory.h"
 #include "trainer/text.h"
 
 namespace zerobox {
@@ -50,6 +51,9 @@ std::vector<RankGroup> GroupRanks(size_t ranks, const Same& same) {
 
 // "each of 4 devices", "device 2".
 std::string GroupName(const RankGroup& group, size_t all);
+
+// Parameters, gradients and optimizer states at the peak.
+int64_t StateBytes(const Ledger& ledger);
 
 }  // namespace zerobox
 

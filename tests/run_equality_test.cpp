@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of a comparison: which runs there are, where two of them part, the largest model.
+// Where two runs part.
+#include "trainer/run_equality.h"
+
 #include <unistd.h>
 
 #include <array>
@@ -18,138 +20,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/small_run.h"
-#include "trainer/combinations.h"
-#include "trainer/comparison.h"
 #include "trainer/gpt.h"
 #include "trainer/model_file.h"
-#include "trainer/run_equality.h"
-#include "trainer/tables.h"
 
 namespace zerobox {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::ElementsAre;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-//---- Combinations
-
-absl::StatusOr<std::vector<Combination>> Resolve(std::vector<std::string> arguments) {
-  const absl::FlagSaver saver;
-  arguments.insert(arguments.begin(), {"--data=book.txt", "--device=host"});
-  const absl::StatusOr<CommandLine> line = ParseArguments(kCompareCommand, arguments);
-  if (!line.ok()) return line.status();
-  return ResolveCombinations(*line, {.cores = 2, .available_memory = 1000000});
-}
-
-std::vector<std::string> NamesOf(const std::vector<std::string>& arguments) {
-  const auto combinations = Resolve(arguments);
-  EXPECT_TRUE(combinations.ok()) << combinations.status();
-  std::vector<std::string> names;
-  if (!combinations.ok()) return names;
-  for (const Combination& combination : *combinations) names.push_back(combination.name);
-  return names;
-}
-
-std::string ErrorOf(const std::vector<std::string>& arguments) {
-  const auto combinations = Resolve(arguments);
-  return combinations.ok() ? "" : std::string(combinations.status().message());
-}
-
-TEST(Combinations, AreAllFourStagesByDefault) {
-  EXPECT_THAT(NamesOf({}), ElementsAre("zero0", "zero1", "zero2", "zero3"));
-}
-
-TEST(Combinations, AreEveryStageWithEveryOffloadAndEveryWayOfCheckpointing) {
-  EXPECT_THAT(NamesOf({"--zero_stages=3,0", "--offloads=none,activations+optimizer",
-                       "--activation_checkpointings=selective,full"}),
-              ElementsAre("zero3-selective", "zero0-selective",
-                          "zero3-selective-offload-optimizer-activations",
-                          "zero0-selective-offload-optimizer-activations", "zero3-full",
-                          "zero0-full", "zero3-full-offload-optimizer-activations",
-                          "zero0-full-offload-optimizer-activations"));
-}
-
-TEST(Combinations, TakeTheFlagsOfTrainForOneValue) {
-  const auto combinations = Resolve({"--zero_stage=2", "--offload=optimizer,activations",
-                                     "--activation_checkpointing=full", "--steps=7"});
-  ASSERT_TRUE(combinations.ok()) << combinations.status();
-  ASSERT_EQ(combinations->size(), 1u);
-  const TrainSettings& settings = combinations->front().resolved.settings;
-  EXPECT_EQ(settings.zero_stage, 2);
-  EXPECT_TRUE(settings.offload_optimizer && settings.offload_activations);
-  EXPECT_EQ(settings.activation_checkpointing, ActivationCheckpointing::kFull);
-  EXPECT_EQ(settings.steps, 7);
-  EXPECT_EQ(combinations->front().name, "zero2");  // what is the same in all runs is left out
-}
-
-TEST(Combinations, DifferInTheseSettingsAlone) {
-  const auto combinations = Resolve({"--zero_stages=1,3", "--offloads=none,optimizer", "--lr=0.5"});
-  ASSERT_TRUE(combinations.ok()) << combinations.status();
-  ASSERT_EQ(combinations->size(), 4u);
-  const std::array<std::pair<int, bool>, 4> wanted = {
-      {{1, false}, {3, false}, {1, true}, {3, true}}};
-  for (size_t i = 0; i < 4; ++i) {
-    const TrainSettings& settings = (*combinations)[i].resolved.settings;
-    EXPECT_EQ(settings.zero_stage, wanted[i].first);
-    EXPECT_EQ(settings.offload_optimizer, wanted[i].second);
-    EXPECT_EQ(settings.optimizer.learning_rate, 0.5);
-  }
-}
-
-TEST(Combinations, LeaveTheFlagsAsTheyWere) {
-  const absl::FlagSaver saver;
-  const std::vector<std::string> arguments = {"--data=book.txt", "--device=host",
-                                              "--zero_stages=3"};
-  const auto line = ParseArguments(kCompareCommand, arguments);
-  ASSERT_TRUE(line.ok());
-  ASSERT_TRUE(ResolveCombinations(*line, {.cores = 1, .available_memory = 1000}).ok());
-  EXPECT_EQ(absl::GetFlag(FLAGS_zero_stage), 0);
-  EXPECT_EQ(absl::GetFlag(FLAGS_offload), "none");
-}
-
-TEST(Combinations, RefuseListsThatAreEmptyUnknownOrDouble) {
-  EXPECT_THAT(ErrorOf({"--zero_stages="}), HasSubstr("--zero_stages=: wanted"));
-  EXPECT_THAT(ErrorOf({"--zero_stages="}), HasSubstr("found nothing"));
-  EXPECT_THAT(ErrorOf({"--zero_stages=0,4"}), HasSubstr("found '4'"));
-  EXPECT_THAT(ErrorOf({"--zero_stages=0,,1"}), HasSubstr("found ''"));
-  EXPECT_THAT(ErrorOf({"--zero_stages=0,1,"}), HasSubstr("found ''"));
-  EXPECT_THAT(ErrorOf({"--zero_stages=1,0,1"}), HasSubstr("found '1' again"));
-  EXPECT_THAT(ErrorOf({"--offloads=none,parameters"}), HasSubstr("found 'parameters'"));
-  EXPECT_THAT(ErrorOf({"--offloads=optimizer+none"}), HasSubstr("found 'optimizer+none'"));
-  EXPECT_THAT(ErrorOf({"--offloads="}), HasSubstr("found nothing"));
-  EXPECT_THAT(ErrorOf({"--activation_checkpointings=full",
-                       "--offloads=optimizer+activations,activations+optimizer"}),
-              HasSubstr("found 'activations+optimizer' again"));
-  EXPECT_THAT(ErrorOf({"--activation_checkpointings=all"}), HasSubstr("found 'all'"));
-  EXPECT_THAT(ErrorOf({"--activation_checkpointings=full,full"}), HasSubstr("found 'full' again"));
-}
-
-TEST(Combinations, RefuseAFlagForOneValueBesideThatForSeveral) {
-  EXPECT_THAT(ErrorOf({"--zero_stage=1", "--zero_stages=0,1"}),
-              HasSubstr("--zero_stage=1 with --zero_stages=0,1: wanted one of these flags"));
-  EXPECT_THAT(ErrorOf({"--offload=optimizer", "--offloads=none"}), HasSubstr("found both"));
-}
-
-TEST(Combinations, RefuseOffloadedActivationsWithoutCheckpointingAndNameTheRun) {
-  EXPECT_THAT(ErrorOf({"--offloads=activations", "--activation_checkpointings=full,none"}),
-              AllOf(HasSubstr("the run with --zero_stage=0 --offload=activations "
-                              "--activation_checkpointing=none: "),
-                    HasSubstr("wanted checkpoints to offload")));
-}
-
-TEST(Combinations, AreNoFlagsOfTrain) {
-  const std::vector<std::string> arguments = {"--zero_stages=0"};
-  EXPECT_THAT(std::string(ParseArguments(kTrainCommand, arguments).status().message()),
-              HasSubstr("--zero_stages is a flag of compare, not of train"));
-}
-
-//---- Equality
 
 RunResult WithLosses(const std::vector<double>& losses,
                      const std::vector<EvalMetrics>& evaluations) {
@@ -391,7 +273,7 @@ TEST_F(FirstDifference, IsGivenUpWhenASignalStopsTheSearch) {
 }
 
 TEST(FirstDifferentElement, IsOfTheFilesInTheOrderOfTheLayout) {
-  const std::string folder = testing::TempDir() + "/compare_test-" + std::to_string(getpid());
+  const std::string folder = testing::TempDir() + "/run_equality_test-" + std::to_string(getpid());
   const ModelConfig config = {
       .n_layer = 1, .n_head = 1, .n_embd = 4, .seq_len = 3, .vocab_size = 5};
   const std::vector<ParameterSpec> specs = GptParameters(config);
@@ -421,112 +303,6 @@ TEST(FirstDifferentElement, IsOfTheFilesInTheOrderOfTheLayout) {
   EXPECT_EQ((*found)->value, 0.25);
   EXPECT_FALSE(FirstDifferentElement(config, folder + "/a", folder + "/none").ok());
   fs::remove_all(folder);
-}
-
-//---- The largest model
-
-int64_t Reserved(TrainSettings settings, int64_t layers) {
-  settings.model.n_layer = layers;
-  const absl::StatusOr<RunPlan> plan = PlanRun(settings);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? LargestReservation(*plan) : 0;
-}
-
-TEST(LargestModel, IsWhatTryingEveryNumberOfLayersFinds) {
-  for (int stage = 0; stage <= 3; ++stage) {
-    TrainSettings settings = SmallSettings();
-    settings.zero_stage = stage;
-    settings.offload_optimizer = stage == 2;
-    std::vector<int64_t> needs = {0};
-    for (int64_t layers = 1; layers <= 40; ++layers) {
-      needs.push_back(Reserved(settings, layers));
-      EXPECT_GE(needs[static_cast<size_t>(layers)], needs[static_cast<size_t>(layers) - 1])
-          << "stage " << stage << ", " << layers << " layers";
-    }
-    for (const size_t layers : {1, 2, 3, 7, 16, 31}) {
-      for (const int64_t spare : {int64_t{0}, int64_t{-1}}) {
-        settings.device_memory_bytes = needs[layers] + spare;
-        int64_t wanted = 0;
-        for (int64_t n = 1; n <= 40; ++n) {
-          if (needs[static_cast<size_t>(n)] <= settings.device_memory_bytes) wanted = n;
-        }
-        const auto found = FindLargestModel(settings);
-        ASSERT_EQ(found.has_value(), wanted > 0);
-        if (!found) continue;
-        EXPECT_EQ(found->n_layer, wanted) << "stage " << stage;
-        // 2 norms, 4 linear layers of 12 C^2 weights and 9 C biases; embeddings, the last norm.
-        const int64_t c = 33;
-        EXPECT_EQ(found->parameters, (101 + 17) * c + 2 * c + wanted * (12 * c * c + 13 * c));
-      }
-    }
-  }
-}
-
-TEST(LargestModel, EndsAt8192LayersHoweverLargeTheDevice) {
-  TrainSettings settings = SmallSettings();
-  settings.devices = 1;
-  settings.model = {.n_layer = 1, .n_head = 1, .n_embd = 1, .seq_len = 1, .vocab_size = 1};
-  settings.device_memory_bytes = int64_t{1} << 50;
-  const auto found = FindLargestModel(settings);
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->n_layer, 8192);
-}
-
-//---- What is said of them
-
-// Of runs that are planned alone.
-MemoryFigure PlannedFigure(const std::vector<std::string>& flags) {
-  const auto combinations = Resolve(flags);
-  EXPECT_TRUE(combinations.ok()) << combinations.status();
-  if (!combinations.ok()) return {};
-  std::vector<RunPlan> plans;
-  Comparison comparison;
-  plans.reserve(combinations->size());
-  for (const Combination& combination : *combinations) {
-    plans.push_back(PlanRun(combination.resolved.settings).value());
-    comparison.runs.push_back({.combination = &combination, .plan = &plans.back()});
-  }
-  return FigureOf(comparison);
-}
-
-TEST(FigureOf, SaysWhatIsShardedBetweenDevicesAndNothingOnOne) {
-  const auto shares = [](const std::string& devices) {
-    std::vector<std::string> shares;
-    for (const MemoryBars& run : PlannedFigure({"--devices=" + devices}).runs) {
-      shares.push_back(run.shares);
-    }
-    return shares;
-  };
-  EXPECT_THAT(shares("2"), ElementsAre("nothing sharded", "optimizer states sharded",
-                                       "and gradients sharded", "and parameters sharded"));
-  EXPECT_THAT(shares("1"), ElementsAre("nothing sharded", "nothing sharded", "nothing sharded",
-                                       "nothing sharded"));
-}
-
-TEST(StatesFormula, IsThePapers) {
-  TrainSettings settings;
-  settings.devices = 4;
-  const auto at = [&settings](int stage) {
-    settings.zero_stage = stage;
-    return StatesFormula(settings);
-  };
-  EXPECT_EQ(at(0), "16Ψ");
-  EXPECT_EQ(at(1), "8Ψ + 8Ψ/4");
-  EXPECT_EQ(at(2), "4Ψ + 12Ψ/4");
-  EXPECT_EQ(at(3), "16Ψ/4");
-  settings.dtype = settings.grad_accum_dtype = DType::kBFloat16;
-  EXPECT_EQ(at(1), "4Ψ + 12Ψ/4");
-  EXPECT_EQ(at(2), "2Ψ + 14Ψ/4");
-  settings.grad_accum_dtype = DType::kFloat32;
-  EXPECT_EQ(at(0), "18Ψ");
-  settings.offload_optimizer = true;
-  EXPECT_EQ(at(0), "6Ψ");
-  EXPECT_EQ(at(1), "6Ψ");
-  EXPECT_EQ(at(2), "2Ψ");
-  EXPECT_EQ(at(3), "2Ψ/4");
-  settings.offload_optimizer = false;
-  settings.devices = 1;
-  EXPECT_EQ(at(3), "18Ψ");
 }
 
 }  // namespace
