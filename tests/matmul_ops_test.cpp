@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -138,6 +139,35 @@ TEST_P(MatmulTest, InBf16IsTheFp32ProductOfTheSameNumbersRoundedOnce) {
     Matmul(Arguments(x, wide_a, wide_b, wide_c, wide_bias));
     EXPECT_TRUE(c.HasTheBitsOf(wide_c.As<BFloat16>())) << x.m << " " << x.n << " " << x.k;
     EXPECT_TRUE(c.GuardsAreIntact());
+    Floats unrounded = Before<float>(x);
+    Floats wide_unrounded = unrounded;
+    Matmul(Arguments(x, a, b, unrounded, wide_bias));
+    Matmul(Arguments(x, wide_a, wide_b, wide_unrounded, wide_bias));
+    EXPECT_TRUE(unrounded.HasTheBitsOf(wide_unrounded)) << x.m << " " << x.n << " " << x.k;
+  }
+}
+
+bool CpuMultipliesBFloat16() {
+#if HWY_ARCH_X86
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
+// Tells which instructions the test above was about, and what sets them apart.
+TEST_P(MatmulTest, OnlyInPairsAreNumbersBelowTwoToTheMinus126TakenForZero) {
+  const float tiny = std::ldexp(1.0f, -120), small = std::ldexp(1.0f, -10);
+  Bf16s a(1), b(1);
+  Floats c(1);
+  a[0] = ToBFloat16(tiny);
+  b[0] = ToBFloat16(small);
+  const bool in_pairs = host::MultipliesBFloat16InPairs();
+  const std::string target = hwy::TargetName(GetParam());
+  EXPECT_EQ(in_pairs, target.starts_with("AVX3") && CpuMultipliesBFloat16());
+  for (const float alpha : {1.0f, 0.5f}) {  // scaled is multiplied in fp32
+    Matmul(Arguments({.m = 1, .n = 1, .k = 1, .alpha = alpha}, a, b, c, Floats(0)));
+    EXPECT_EQ(c[0], alpha == 1 && in_pairs ? 0 : alpha * std::ldexp(1.0f, -130));
   }
 }
 
@@ -212,19 +242,27 @@ TEST_P(MatmulTest, LeadingDimensionsReachIntoLargerMatrices) {
 
 // A row or column that is not finite spoils its own elements, all of them, and no others: what
 // fills up panels and tiles meets no element of C.
-TEST_P(MatmulTest, NaNAndInfinitySpoilTheirRowAndColumnAndNoOthers) {
+template <typename T>
+void ExpectOneSpoiledRowOrColumn() {
   const int64_t m = 19, n = 37, k = 21;
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    for (const bool in_a : {true, false}) {
-      Floats a = Floats::Random(m * k, 1), b = Floats::Random(k * n, 2), c(m * n);
-      (in_a ? a[(m - 1) * k + 3] : b[3 * n + n - 1]) = bad;
-      Matmul(Arguments({m, n, k}, a, b, c, Floats(0)));
-      for (int64_t i = 0; i < m * n; ++i) {
-        EXPECT_EQ(std::isfinite(c[i]), in_a ? i / n != m - 1 : i % n != n - 1) << i;
+    for (const int64_t at : {3, 20}) {  // of k: 20 is the last, which has no pair
+      for (const bool in_a : {true, false}) {
+        Values<T> a = Values<T>::Random(m * k, 1), b = Values<T>::Random(k * n, 2), c(m * n);
+        (in_a ? a[(m - 1) * k + at] : b[at * n + n - 1]) = FromFloat<T>(bad);
+        Matmul(Arguments({m, n, k}, a, b, c, Values<T>(0)));
+        for (int64_t i = 0; i < m * n; ++i) {
+          EXPECT_EQ(std::isfinite(ToFloat(c[i])), in_a ? i / n != m - 1 : i % n != n - 1) << i;
+        }
       }
     }
   }
+}
+
+TEST_P(MatmulTest, NaNAndInfinitySpoilTheirRowAndColumnAndNoOthers) {
+  ExpectOneSpoiledRowOrColumn<float>();
+  ExpectOneSpoiledRowOrColumn<BFloat16>();
 }
 
 TEST_P(MatmulTest, OfNoTermsIsWhatIsAdded) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "hwy/highway.h"
+#include "ops/host/matmul.h"
 #include "trainer/build_info.h"
 #include "trainer/text.h"
 
@@ -118,8 +119,9 @@ std::string VersionText() {
   const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   // The best target is the lowest bit.
   return absl::StrCat("zerobox ", kVersion, "\ncommit    ", kCommit, "\ncompiler  ", kCompiler,
-                      "\nSIMD      ", hwy::TargetName(targets & -targets), "\nCUDA      ", kCuda,
-                      "\n");
+                      "\nSIMD      ", hwy::TargetName(targets & -targets),
+                      host::MultipliesBFloat16InPairs() ? ", AVX512_BF16" : "", "\nCUDA      ",
+                      kCuda, "\n");
 }
 
 }  // namespace zerobox

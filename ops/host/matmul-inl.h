@@ -11,7 +11,9 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 
 #include "hwy/highway.h"
 #include "ops/bfloat16.h"
@@ -39,6 +41,19 @@ HWY_INLINE size_t RoundUp(size_t n, size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+// Packed operands hold floats, one for each k; or pairs of bf16, one for each two. A pair is 32
+// bits that are passed around as a float: the even k's element in the upper half, the odd one's (0
+// behind the last) in the lower. x86's VDPBF16PS adds the product of the upper halves first, then
+// that of the lower ones, and rounds after each, so pairs give the sums that floats give, but for
+// numbers below 2^-126, which it takes for 0.
+enum class Packed { kFloats, kPairs };
+
+// Whether this target has instructions for pairs. (Whether the CPU has: CpuMultipliesPairs.)
+constexpr bool kCanMultiplyPairs = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL;
+
+template <Packed kPacked>
+constexpr size_t kElements = kPacked == Packed::kPairs ? 2 : 1;  // of a k
+
 // An operand of a tile: what belongs to k begins at data + k step.
 struct Strided {
   const float* data;
@@ -55,11 +70,12 @@ constexpr size_t kAheadStep = 4;
 using TileFunction = void (*)(size_t depth, Strided a, Strided b, const float* ahead, float* out,
                               size_t out_stride, bool add);
 
-// The tile of 1 <= rows <= kTileRows and 1 <= vectors <= kTileVectors. (In matmul.cpp.)
+// The tile of 1 <= rows <= kTileRows and 1 <= vectors <= kTileVectors over floats. (In matmul.cpp.)
 TileFunction TileOf(size_t rows, size_t vectors);
 
-// Packing. A matrix (count, depth) becomes panels of `width` rows: element (i, k) lies at
-// panel + k width + i. Rows that fill up the last panel are 0. Writes up to kPackSlack floats more.
+// Packing. A matrix (count, depth) becomes panels of `width` rows: element (i, k), or the pair of
+// elements (i, 2 k) and (i, 2 k + 1), lies at panel + k width + i. Rows that fill up the last panel
+// are 0. Writes up to kPackSlack floats more.
 constexpr size_t kPackSlack = std::max<size_t>(4, hn::MaxLanes(Lane()));
 
 // A matrix in memory as the packing sees it: element (i, k) at data + i stride + k, or at
@@ -72,24 +88,40 @@ struct Unpacked {
 };
 
 // From memory that is contiguous over i.
-template <typename T>
+template <Packed kPacked, typename T>
 void PackByCopy(float* to, const Unpacked<T>& from, size_t count, size_t depth, size_t width) {
   const Lane d;
+  const hn::RebindToUnsigned<Lane> bits;
   for (size_t begin = 0; begin < count; begin += width) {
     const size_t rows = std::min(width, count - begin);
     const T* row = from.data + begin;
-    for (size_t k = 0; k < depth; ++k, row += from.stride, to += width) {
+    for (size_t k = 0; k < depth; k += kElements<kPacked>, to += width) {
+      const bool second = kPacked == Packed::kPairs && k + 1 < depth;
       ForLanes(d, rows, [&](size_t i, auto memory) HWY_ATTR {
-        hn::StoreU(memory.Load(d, row + i), d,
-                   to + i);  // a whole vector: what is behind comes next
+        auto unit = memory.Load(d, row + i);
+        if (second) {
+          const auto next = hn::BitCast(bits, memory.Load(d, row + from.stride + i));
+          unit = hn::Or(unit, hn::BitCast(d, hn::ShiftRight<16>(next)));
+        }
+        hn::StoreU(unit, d, to + i);  // a whole vector: what is behind comes next
       });
       for (size_t i = rows; i < width; ++i) to[i] = 0;
+      row += kElements<kPacked> * from.stride;
     }
   }
 }
 
-HWY_INLINE float PackedElement(float x) { return x; }
-HWY_INLINE float PackedElement(BFloat16 x) { return ToFloat(x); }
+// A k of a row that is contiguous over k, of whose elements `left` are left.
+template <Packed kPacked>
+HWY_INLINE float PackedUnit(const float* p, size_t) {
+  return *p;
+}
+template <Packed kPacked>
+HWY_INLINE float PackedUnit(const BFloat16* p, size_t left) {
+  const float first = ToFloat(p[0]);
+  if (kPacked == Packed::kFloats || left < 2) return first;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(first) | p[1].bits);
+}
 
 #if HWY_TARGET != HWY_SCALAR
 // Stores the blocks of 4 floats in v at to, to + step, ...
@@ -104,17 +136,28 @@ HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, float* to, size_t step) {
   }
 }
 
+// A vector of k of such a row.
+template <Packed kPacked, class D, typename T>
+HWY_INLINE hn::Vec<D> LoadUnits(D d, const T* p) {
+  if constexpr (kPacked == Packed::kPairs) {
+    const hn::RebindToUnsigned<D> pairs;
+    const auto elements = hn::LoadU(hn::Repartition<uint16_t, D>(), Bits(p));
+    return hn::BitCast(d, hn::RotateRight<16>(hn::BitCast(pairs, elements)));
+  } else {
+    return Whole().Load(d, p);
+  }
+}
+
 // `rows` (up to 4) rows at `from`, a vector of k each, to 4 elements of each k at to + k width.
-template <class D, typename T>
+template <Packed kPacked, class D, typename T>
 HWY_INLINE void TransposeRows(D d, float* to, const T* from, size_t stride, size_t rows,
                               size_t width) {
   const hn::Repartition<double, D> pairs;
-  const Whole memory;
   auto row0 = hn::Zero(d), row1 = row0, row2 = row0, row3 = row0;
-  if (rows > 0) row0 = memory.Load(d, from);
-  if (rows > 1) row1 = memory.Load(d, from + stride);
-  if (rows > 2) row2 = memory.Load(d, from + 2 * stride);
-  if (rows > 3) row3 = memory.Load(d, from + 3 * stride);
+  if (rows > 0) row0 = LoadUnits<kPacked>(d, from);
+  if (rows > 1) row1 = LoadUnits<kPacked>(d, from + stride);
+  if (rows > 2) row2 = LoadUnits<kPacked>(d, from + 2 * stride);
+  if (rows > 3) row3 = LoadUnits<kPacked>(d, from + 3 * stride);
   // Within each block of 4 lanes; block b of the j-th result is of k = 4 b + j.
   const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
   const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
@@ -130,14 +173,15 @@ HWY_INLINE void TransposeRows(D d, float* to, const T* from, size_t stride, size
 // From k on, as many whole vectors of k as there are; returns the first k that is left. In a panel
 // whose width is no multiple of 4, the stores of the last rows reach into the next k, which is why
 // rows are taken from the last to the first.
-template <class D, typename T>
+template <Packed kPacked, class D, typename T>
 HWY_INLINE size_t TransposePanel(D d, float* to, const T* from, size_t stride, size_t rows,
                                  size_t k, size_t depth, size_t width) {
   for (; k + hn::Lanes(d) <= depth; k += hn::Lanes(d)) {
     for (size_t i = RoundUp(width, 4); i != 0;) {
       i -= 4;
       const size_t valid = i < rows ? std::min<size_t>(4, rows - i) : 0;
-      TransposeRows(d, to + k * width + i, from + i * stride + k, stride, valid, width);
+      TransposeRows<kPacked>(d, to + k * width + i, from + i * stride + k * kElements<kPacked>,
+                             stride, valid, width);
     }
   }
   return k;
@@ -145,32 +189,40 @@ HWY_INLINE size_t TransposePanel(D d, float* to, const T* from, size_t stride, s
 #endif
 
 // From memory that is contiguous over k.
-template <typename T>
+template <Packed kPacked, typename T>
 void PackByTransposition(float* to, const Unpacked<T>& from, size_t count, size_t depth,
                          size_t width) {
-  for (size_t begin = 0; begin < count; begin += width, to += width * depth) {
+  constexpr size_t kStep = kElements<kPacked>;
+  const size_t units = (depth + kStep - 1) / kStep;
+  for (size_t begin = 0; begin < count; begin += width, to += width * units) {
     const size_t rows = std::min(width, count - begin);
     const T* const data = from.data + begin * from.stride;
     size_t k = 0;
 #if HWY_TARGET != HWY_SCALAR
+    const size_t whole = depth / kStep;
     // In a panel of fewer than 4 rows the stores must go on in the order of k.
-    if (width >= 4) k = TransposePanel(Lane(), to, data, from.stride, rows, k, depth, width);
-    k = TransposePanel(hn::FixedTag<float, 4>(), to, data, from.stride, rows, k, depth, width);
+    if (width >= 4) {
+      k = TransposePanel<kPacked>(Lane(), to, data, from.stride, rows, k, whole, width);
+    }
+    k = TransposePanel<kPacked>(hn::FixedTag<float, 4>(), to, data, from.stride, rows, k, whole,
+                                width);
 #endif
-    for (; k < depth; ++k) {
+    for (; k < units; ++k) {
       for (size_t i = 0; i < width; ++i) {
-        to[k * width + i] = i < rows ? PackedElement(data[i * from.stride + k]) : 0;
+        const size_t at = k * kStep;
+        to[k * width + i] =
+            i < rows ? PackedUnit<kPacked>(data + i * from.stride + at, depth - at) : 0;
       }
     }
   }
 }
 
-template <typename T>
+template <typename T, Packed kPacked = Packed::kFloats>
 HWY_INLINE void Pack(float* to, const Unpacked<T>& from, size_t count, size_t depth, size_t width) {
   if (from.contiguous_over_k) {
-    PackByTransposition(to, from, count, depth, width);
+    PackByTransposition<kPacked>(to, from, count, depth, width);
   } else {
-    PackByCopy(to, from, count, depth, width);
+    PackByCopy<kPacked>(to, from, count, depth, width);
   }
 }
 

@@ -6,7 +6,9 @@
 //
 // Every element is ((s0 + s1) + s2) + ..., where s0 is the sum over the first step of k, in order,
 // plus beta C or the bias, and the others those over the next ones. Partial sums stay in C where it
-// is fp32, else in a block of fp32 beside it.
+// is fp32, else in a block of fp32 beside it. Where A and B are bf16 and the CPU has instructions
+// for it, they are packed and multiplied as they are, in pairs: the same sums in half the
+// instructions.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/host/matmul.cpp"
 #include "ops/host/matmul.h"
@@ -34,6 +36,15 @@ inline float* MatmulScratch(size_t n) {
   return scratch.Floats(n);
 }
 
+inline bool CpuMultipliesPairs() {
+#if HWY_ARCH_X86
+  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
+  return has;
+#else
+  return false;
+#endif
+}
+
 }  // namespace zerobox::host
 #endif
 
@@ -41,8 +52,21 @@ HWY_BEFORE_NAMESPACE();
 namespace zerobox::host {
 namespace HWY_NAMESPACE {
 
+// sum + a b, or for pairs (sum + a's first b's first) + a's second b's second.
+template <Packed kPacked, class V>
+HWY_INLINE V MultiplyAdd(V a, V b, V sum) {
+#if HWY_ARCH_X86
+  if constexpr (kPacked == Packed::kPairs) {
+    // In assembler, as this Highway has no target with the instruction.
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    return sum;
+  }
+#endif
+  return hn::MulAdd(a, b, sum);
+}
+
 // A tile, whose sums stay in registers: the loops over it are unrolled.
-template <size_t kRows, size_t kVectors>
+template <Packed kPacked, size_t kRows, size_t kVectors>
 void MultiplyTile(size_t depth, Strided a, Strided b, const float* ahead, float* HWY_RESTRICT out,
                   size_t out_stride, bool add) {
   const Lane d;
@@ -66,7 +90,9 @@ void MultiplyTile(size_t depth, Strided a, Strided b, const float* ahead, float*
     for (size_t i = 0; i < kRows; ++i) {
       const auto element = hn::Set(d, a.data[i]);
 #pragma GCC unroll 2
-      for (size_t j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(element, row[j], sum[i][j]);
+      for (size_t j = 0; j < kVectors; ++j) {
+        sum[i][j] = MultiplyAdd<kPacked>(element, row[j], sum[i][j]);
+      }
     }
   }
   if (add) {
@@ -85,16 +111,21 @@ void MultiplyTile(size_t depth, Strided a, Strided b, const float* ahead, float*
   }
 }
 
-template <size_t... kIndex>
+template <Packed kPacked, size_t... kIndex>
 constexpr std::array<TileFunction, sizeof...(kIndex)> MakeTileFunctions(
     std::index_sequence<kIndex...>) {
-  return {&MultiplyTile<kIndex / kTileVectors + 1, kIndex % kTileVectors + 1>...};
+  return {&MultiplyTile<kPacked, kIndex / kTileVectors + 1, kIndex % kTileVectors + 1>...};
+}
+
+template <Packed kPacked>
+TileFunction TileOver(size_t rows, size_t vectors) {
+  static constexpr auto kFunctions =
+      MakeTileFunctions<kPacked>(std::make_index_sequence<kTileRows * kTileVectors>());
+  return kFunctions[(rows - 1) * kTileVectors + vectors - 1];
 }
 
 TileFunction TileOf(size_t rows, size_t vectors) {
-  static constexpr auto kFunctions =
-      MakeTileFunctions(std::make_index_sequence<kTileRows * kTileVectors>());
-  return kFunctions[(rows - 1) * kTileVectors + vectors - 1];
+  return TileOver<Packed::kFloats>(rows, vectors);
 }
 
 constexpr size_t kDepth = 384;
@@ -111,28 +142,30 @@ HWY_INLINE size_t EqualBlocks(size_t n, size_t most, size_t multiple) {
 
 // Packs op(M)'s rows [row, row + rows) over [k, k + depth), where M is A, or B with its columns as
 // rows.
-template <typename T>
+template <typename T, Packed kPacked>
 HWY_INLINE void PackPart(float* to, const MatmulCall::Matrix& matrix, bool contiguous_over_k,
                          size_t row, size_t rows, size_t k, size_t depth, size_t width) {
   const size_t stride = static_cast<size_t>(matrix.stride);
   const size_t offset = contiguous_over_k ? row * stride + k : k * stride + row;
-  Pack<T>(to, {static_cast<const T*>(matrix.data) + offset, stride, contiguous_over_k}, rows, depth,
-          width);
+  Pack<T, kPacked>(to, {static_cast<const T*>(matrix.data) + offset, stride, contiguous_over_k},
+                   rows, depth, width);
 }
 
+template <Packed kPacked>
 HWY_INLINE void PackMatrix(float* to, const MatmulCall::Matrix& matrix, bool contiguous_over_k,
                            size_t row, size_t rows, size_t k, size_t depth, size_t width) {
   if (matrix.is_bfloat16) {
-    PackPart<BFloat16>(to, matrix, contiguous_over_k, row, rows, k, depth, width);
-  } else {
-    PackPart<float>(to, matrix, contiguous_over_k, row, rows, k, depth, width);
+    PackPart<BFloat16, kPacked>(to, matrix, contiguous_over_k, row, rows, k, depth, width);
+  } else if constexpr (kPacked == Packed::kFloats) {
+    PackPart<float, kPacked>(to, matrix, contiguous_over_k, row, rows, k, depth, width);
   }
 }
 
 // A step over k of a block of C.
-template <typename C>
+template <Packed kPacked, typename C>
 struct Step {
-  size_t rows, columns, depth;
+  size_t rows, columns;
+  size_t depth;  // in floats or pairs
   size_t panel_rows;
   const float* b;    // packed
   bool first, last;  // of k
@@ -145,13 +178,13 @@ struct Step {
 };
 
 // The tile at (row, column), of which `rows` and `columns` are in C; packed_a is its panel of A.
-template <typename C>
-HWY_INLINE void ComputeTile(const Step<C>& step, const float* packed_a, size_t row, size_t column,
-                            size_t rows, size_t columns, const float* ahead) {
+template <Packed kPacked, typename C>
+HWY_INLINE void ComputeTile(const Step<kPacked, C>& step, const float* packed_a, size_t row,
+                            size_t column, size_t rows, size_t columns, const float* ahead) {
   constexpr bool kIsFloat = std::is_same_v<C, float>;
   const size_t lanes = hn::Lanes(Lane());
   const size_t vectors = (columns + lanes - 1) / lanes;
-  const TileFunction multiply = TileOf(rows, vectors);
+  const TileFunction multiply = TileOver<kPacked>(rows, vectors);
   const Strided a{packed_a, step.panel_rows};
   const Strided b{step.b + column * step.depth, TileColumns()};
   C* const c = step.c + row * step.ldc + column;
@@ -192,8 +225,9 @@ HWY_INLINE void ComputeTile(const Step<C>& step, const float* packed_a, size_t r
 }
 
 // The packed rows [begin, end) of A against all of the packed B.
-template <typename C>
-HWY_INLINE void ComputeRows(const Step<C>& step, const float* a, size_t begin, size_t end) {
+template <Packed kPacked, typename C>
+HWY_INLINE void ComputeRows(const Step<kPacked, C>& step, const float* a, size_t begin,
+                            size_t end) {
   for (size_t column = 0; column < step.columns; column += TileColumns()) {
     const size_t columns = std::min(TileColumns(), step.columns - column);
     const float* ahead = step.b + (column + TileColumns()) * step.depth;
@@ -205,60 +239,77 @@ HWY_INLINE void ComputeRows(const Step<C>& step, const float* a, size_t begin, s
   }
 }
 
-template <typename C>
+template <Packed kPacked, typename C>
 HWY_INLINE void Multiply(const MatmulCall& call) {
   const size_t m = static_cast<size_t>(call.m), n = static_cast<size_t>(call.n);
   const size_t k = static_cast<size_t>(call.k), ldc = static_cast<size_t>(call.ldc);
-  const size_t depth = EqualBlocks(k, kDepth, 1);
+  const size_t depth =
+      EqualBlocks(k, kDepth, 1);  // the same for every packing: it decides the bits
+  const auto packed = [](size_t elements) {
+    return (elements + kElements<kPacked> - 1) / kElements<kPacked>;
+  };
   const bool keeps_partial = k > depth && !std::is_same_v<C, float>;
   const size_t block_rows = keeps_partial ? EqualBlocks(m, kPartialRows, 1) : m;
   const size_t block_columns =
       EqualBlocks(n, keeps_partial ? kPartialColumns : kBlockColumns, TileColumns());
   const size_t panel_rows = PanelRows(block_rows);
   const size_t rows_in_cache = EqualBlocks(block_rows, kRowsInCache, panel_rows);
-  const size_t a_floats = RoundUp(rows_in_cache * depth + kPackSlack, 64);
-  const size_t b_floats = RoundUp(block_columns * depth + kPackSlack, 64);
+  const size_t a_floats = RoundUp(rows_in_cache * packed(depth) + kPackSlack, 64);
+  const size_t b_floats = RoundUp(block_columns * packed(depth) + kPackSlack, 64);
   float* const a = MatmulScratch(a_floats + b_floats + keeps_partial * block_rows * block_columns);
   float* const b = a + a_floats;
   for (size_t column = 0; column < n; column += block_columns) {
     for (size_t row = 0; row < m; row += block_rows) {
-      Step<C> step{.rows = std::min(block_rows, m - row),
-                   .columns = std::min(block_columns, n - column),
-                   .panel_rows = panel_rows,
-                   .b = b,
-                   .c = static_cast<C*>(call.c) + row * ldc + column,
-                   .ldc = ldc,
-                   .beta = call.beta,
-                   .partial = keeps_partial ? b + b_floats : nullptr,
-                   .partial_stride = block_columns};
+      Step<kPacked, C> step{.rows = std::min(block_rows, m - row),
+                            .columns = std::min(block_columns, n - column),
+                            .panel_rows = panel_rows,
+                            .b = b,
+                            .c = static_cast<C*>(call.c) + row * ldc + column,
+                            .ldc = ldc,
+                            .beta = call.beta,
+                            .partial = keeps_partial ? b + b_floats : nullptr,
+                            .partial_stride = block_columns};
       if (call.bias != nullptr) step.bias = static_cast<const C*>(call.bias) + column;
       size_t at = 0;
       do {  // once, even where k is 0
-        step.depth = std::min(depth, k - at);
+        const size_t elements = std::min(depth, k - at);
+        step.depth = packed(elements);
         step.first = at == 0;
-        step.last = at + step.depth == k;
-        PackMatrix(b, call.b, call.b.transpose, column, step.columns, at, step.depth,
-                   TileColumns());
+        step.last = at + elements == k;
+        PackMatrix<kPacked>(b, call.b, call.b.transpose, column, step.columns, at, elements,
+                            TileColumns());
         for (size_t begin = 0; begin < step.rows; begin += rows_in_cache) {
           const size_t end = std::min(step.rows, begin + rows_in_cache);
-          PackMatrix(a, call.a, !call.a.transpose, row + begin, end - begin, at, step.depth,
-                     panel_rows);
+          PackMatrix<kPacked>(a, call.a, !call.a.transpose, row + begin, end - begin, at, elements,
+                              panel_rows);
           if (call.alpha != 1) {
             Scale(a, RoundUp(end - begin, panel_rows) * step.depth, call.alpha);
           }
           ComputeRows(step, a, begin, end);
         }
-        at += step.depth;
+        at += elements;
       } while (at < k);
     }
   }
 }
 
+template <typename C>
+HWY_INLINE void MultiplyPacked(const MatmulCall& call) {
+  if constexpr (kCanMultiplyPairs) {
+    if (CpuMultipliesPairs() && call.a.is_bfloat16 && call.b.is_bfloat16 && call.alpha == 1) {
+      return Multiply<Packed::kPairs, C>(call);
+    }
+  }
+  Multiply<Packed::kFloats, C>(call);
+}
+
+bool MultipliesPairsForTarget() { return kCanMultiplyPairs && CpuMultipliesPairs(); }
+
 void RunForTarget(const MatmulCall& call) {
   if (call.c_is_bfloat16) {
-    Multiply<BFloat16>(call);
+    MultiplyPacked<BFloat16>(call);
   } else {
-    Multiply<float>(call);
+    MultiplyPacked<float>(call);
   }
 }
 
@@ -270,11 +321,14 @@ HWY_AFTER_NAMESPACE();
 namespace zerobox::host {
 
 HWY_EXPORT(RunForTarget);
+HWY_EXPORT(MultipliesPairsForTarget);
 
 void Run(const MatmulCall& call) {
   assert(call.m >= 0 && call.n >= 0 && call.k >= 0);
   if (call.m > 0 && call.n > 0) HWY_DYNAMIC_DISPATCH(RunForTarget)(call);
 }
+
+bool MultipliesBFloat16InPairs() { return HWY_DYNAMIC_DISPATCH(MultipliesPairsForTarget)(); }
 
 }  // namespace zerobox::host
 #endif  // HWY_ONCE

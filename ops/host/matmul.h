@@ -18,7 +18,8 @@ namespace zerobox {
 // Bits: an element of C depends on its row of op(A), its column of op(B), what it was (or its
 // bias), alpha, beta and k, and on the SIMD target; not on m, n, where it stands, or leading
 // dimensions. So a product that is cut into rows and columns over threads is the same for every
-// cut.
+// cut. Bf16 has the bits of the same numbers in fp32, but that MultipliesBFloat16InPairs() takes
+// numbers and sums below 2^-126 for 0.
 template <typename A = float, typename B = A, typename C = A>
 struct MatmulArguments {
   bool transpose_a = false, transpose_b = false;
@@ -52,6 +53,10 @@ struct MatmulCall {
   const void* bias;
 };
 void Run(const MatmulCall& call);
+
+// Whether the CPU multiplies two products of bf16 with one instruction (AVX512_BF16), which then do
+// what is in bf16 and not scaled by alpha.
+bool MultipliesBFloat16InPairs();
 
 }  // namespace host
 
