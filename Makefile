@@ -16,6 +16,9 @@ ARGS =
 STAGES = 0,1,2,3
 COMPARE_ARGS = --device=host --dtype=bf16 --steps=500 --lr=4e-3 --beta2=0.99
 
+# Has PyTorch, for `make bench-pytorch`.
+PYTHON = python3
+
 BUILD ?= release
 V =
 
@@ -74,7 +77,7 @@ run_command = $(program) train --data=$(call quote,$(DATA)) --zero_stage=$(STAGE
 compare_command = $(program) compare --data=$(call quote,$(DATA)) --zero_stages=$(STAGES) --devices=$(DEVICES)$(if \
   $(strip $(COMPARE_ARGS)), $(COMPARE_ARGS))$(if $(strip $(ARGS)), $(ARGS))
 
-.PHONY: all setup run compare test check browser nvcc registers bench gpu-check format lint clean help
+.PHONY: all setup run compare test check browser nvcc registers bench bench-pytorch gpu-check format lint clean help
 
 all: ## the program, build/zerobox
 	@.ci/setup build
@@ -129,6 +132,11 @@ bench: ## builds and runs the measurements; BENCH="matmul" only these
 	@.ci/setup build
 	+@$(call build,$(program) $(bench_programs))
 	@for bench in $(BENCH); do echo "bench: $$bench"; $(out)/bench/$$bench || exit; done
+
+bench-pytorch: ## the same training steps by zerobox and by PyTorch, on the CPU; PYTHON=DIR/bin/python has PyTorch
+	@.ci/setup build
+	+@$(call build,$(program))
+	@$(PYTHON) bench/beside_pytorch.py --program=$(program)
 
 gpu-check: export CUDA = 1
 gpu-check: ## on a GPU: is it right, then how fast, in minutes; GPU_CHECK="--parts=4,5" these parts, or --tiny

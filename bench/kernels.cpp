@@ -3,7 +3,8 @@
 // How fast the host kernels are, beside what the machine can do: matrix products and attention as a
 // share of the peak of fp32 multiply-adds, AdamW as a share of the bandwidth of memory, the others
 // in nanoseconds an element. Everything takes turns with the peaks, because a machine's clock
-// wanders; a figure is the median over the rounds, a share the median of the rounds' shares.
+// wanders; a figure is the median over the rounds, a share the median of the rounds' shares. On a
+// CPU with instructions for bf16, products in bf16 can be beyond the peak of fp32.
 #include "bench/peak.h"
 
 #if HWY_ONCE

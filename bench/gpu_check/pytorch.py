@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The speed of GPT-2's training step in PyTorch: torch.compile, scaled_dot_product_attention, fused AdamW.
 
-Weights are fp32 and computed with in bf16 (autocast), as is usual there. Prints lines "name value"; where PyTorch or
-a GPU is missing, one line "skipped why". `--device=cpu` and `--nocompile` are for trying the script itself.
+Weights are fp32, and with `--dtype=bf16` computed with in bf16 (autocast), as is usual there. Prints lines "name value";
+where PyTorch or a GPU is missing, one line "skipped why". `--device=cpu` measures this machine's CPU.
 """
 import argparse
 import statistics
@@ -15,7 +15,9 @@ def parse_flags():
     for name, default in [("n_layer", 12), ("n_head", 12), ("n_embd", 768), ("seq_len", 1024), ("vocab_size", 50304),
                           ("micro_batch", 16), ("warm_up", 3), ("steps", 20)]:
         parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="bf16")
+    parser.add_argument("--threads", type=int, help="of the CPU (default: as PyTorch decides)")
     parser.add_argument("--nocompile", action="store_true")
     return parser.parse_args()
 
@@ -74,6 +76,15 @@ def synchronize(config):
         torch.cuda.synchronize()
 
 
+def adamw(parameters):
+    parameters = list(parameters)
+    settings = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    try:
+        return torch.optim.AdamW(parameters, **settings, fused=True)
+    except RuntimeError:  # older versions have it for GPUs only
+        return torch.optim.AdamW(parameters, **settings)
+
+
 def measure(config, micro_batch):
     """Seconds of the median step."""
     torch.manual_seed(1)
@@ -81,14 +92,13 @@ def measure(config, micro_batch):
     with torch.device(config.device):
         model = Gpt2(config)
         tokens = torch.randint(config.vocab_size, (micro_batch, config.seq_len + 1))
-    on_gpu = config.device == "cuda"
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=on_gpu)
+    optimizer = adamw(model.parameters())
     step = model if config.nocompile else torch.compile(model)
     times = []
     for _ in range(config.warm_up + config.steps):
         synchronize(config)
         begin = time.perf_counter()
-        with torch.autocast(config.device, dtype=torch.bfloat16):
+        with torch.autocast(config.device, dtype=torch.bfloat16, enabled=config.dtype == "bf16"):
             loss = step(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -103,6 +113,8 @@ def main():
     config = parse_flags()
     if config.device == "cuda" and not torch.cuda.is_available():
         skip(f"torch {torch.__version__} sees no GPU")
+    if config.threads:
+        torch.set_num_threads(config.threads)
     micro_batch = config.micro_batch
     while True:
         try:
