@@ -96,19 +96,26 @@ class ProgramTest : public testing::Test {
 
   // Output goes to files outside the folder, so that the folder shows what the program wrote.
   Outcome Run(const std::vector<std::string>& arguments) {
-    const std::string out = folder_.string() + ".out", err = folder_.string() + ".err";
+    const std::string out = folder_.string() + ".out";
+    Outcome outcome = RunInto(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), arguments);
+    outcome.out = Contents(out);
+    fs::remove(out);
+    return outcome;
+  }
+  // With a descriptor, which is closed, as stdout.
+  Outcome RunInto(int out, const std::vector<std::string>& arguments) {
+    const std::string err = folder_.string() + ".err";
     const pid_t child = fork();
     if (child == 0) {
-      dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
+      dup2(out, 1);
       dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
       Execute(arguments);
     }
+    close(out);
     int status = 0;
     EXPECT_EQ(waitpid(child, &status, 0), child);
     Outcome outcome{.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-                    .out = Contents(out),
                     .err = Contents(err)};
-    fs::remove(out);
     fs::remove(err);
     return outcome;
   }
@@ -257,6 +264,51 @@ TEST_F(ProgramTest, KeepsItsFilesApartFromStandardStreamsThatAreClosed) {
     EXPECT_TRUE(line.starts_with("{\"step\":") && line.ends_with("}")) << line;
   }
   EXPECT_EQ(steps, 2);
+}
+
+// Behind a command, for a run of a moment.
+std::vector<std::string> Short(std::vector<std::string> arguments) {
+  for (const char* flag : {"--data=book.txt", "--device=host", "--steps=2", "--n_layer=1",
+                           "--devices=1", "--eval_interval=0"}) {
+    arguments.emplace_back(flag);
+  }
+  return arguments;
+}
+
+TEST_F(ProgramTest, SaysThatStdoutCannotBeWrittenAndWritesItsFiles) {
+  const struct {
+    std::vector<std::string> arguments;
+    int code;
+  } cases[] = {{{"help"}, 1},
+               {{"--version"}, 1},
+               {Short({"train", "--dry_run"}), 1},
+               {Short({"train", "--out=run", "--sample_bytes=0"}), 3},
+               {{"sample", "--run=run", "--bytes=1"}, 1},
+               {Short({"compare", "--out=runs", "--zero_stages=0"}), 3}};
+  for (const auto& [arguments, code] : cases) {
+    const Outcome outcome = RunInto(open("/dev/full", O_WRONLY), arguments);
+    EXPECT_EQ(outcome.code, code) << arguments[0];
+    EXPECT_THAT(outcome.err,
+                HasSubstr("zerobox: stdout cannot be written: No space left on device\n"));
+    EXPECT_EQ(outcome.err.find("/log.txt\n") != std::string::npos, code == 3) << outcome.err;
+  }
+  for (const char* name : {"run/model.safetensors", "run/report.html", "runs/compare.json",
+                           "runs/report.html", "runs/zero0/model.safetensors"}) {
+    EXPECT_TRUE(fs::exists(folder_ / name)) << name;
+  }
+  EXPECT_THAT(Contents(folder_ / "run/log.txt"), HasSubstr("Files in run"));
+  EXPECT_THAT(Contents(folder_ / "runs/log.txt"), HasSubstr("Files in runs"));
+}
+
+TEST_F(ProgramTest, TrainsToItsEndWhereTheReaderOfStdoutWentAway) {
+  std::array<int, 2> ends;
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  close(ends[0]);
+  const Outcome outcome = RunInto(ends[1], Short({"train", "--out=run", "--sample_bytes=0"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("zerobox: ")));
+  EXPECT_TRUE(fs::exists(folder_ / "run/model.safetensors"));
+  EXPECT_THAT(Contents(folder_ / "run/log.txt"), HasSubstr("Files in run"));
 }
 
 TEST_F(ProgramTest, RefusesAModelThatDoesNotFitAndSaysWhatWould) {

@@ -48,7 +48,7 @@ class SearchObserver final : public RunObserver {
   // As in a run: threads that hang cannot be joined, and what they use cannot be destroyed.
   [[noreturn]] void OnGivenUp(const RunResult& result) override {
     on_given_up_(result);
-    _exit(kWorkerFailed);
+    _exit(kFailed);
   }
 
  private:
@@ -177,7 +177,11 @@ class CompareCommand {
     }
     if (!status.ok()) {
       screen_.Say(std::string(status.message()));
-      if (code == kDone) code = kWorkerFailed;
+      if (code == kDone) code = kFailed;
+    }
+    if (!screen_.out_ok()) {
+      screen_.Say(absl::StrCat("what stdout did not take is in ", comparison_.folder, "/log.txt"));
+      if (code == kDone) code = kFailed;
     }
     return code;
   }
@@ -225,7 +229,7 @@ class CompareCommand {
     screen_.Say(absl::StrCat(run.combination->name, ": ", message));
     run.end = RunEnd::kFailed;
     run.failure = std::string(status.message());
-    return kWorkerFailed;
+    return kFailed;
   }
 
   // After the run was done.

@@ -121,7 +121,11 @@ class TrainCommand {
     }
     if (!run_.folder()->status().ok()) {
       screen_.Say(std::string(run_.folder()->status().message()));
-      if (code == kDone) code = kWorkerFailed;
+      if (code == kDone) code = kFailed;
+    }
+    if (!screen_.out_ok()) {
+      screen_.Say(absl::StrCat("what stdout did not take is in ", settings().out, "/log.txt"));
+      if (code == kDone) code = kFailed;
     }
     screen_.LogTo([](std::string_view) {});
     return code;
@@ -129,7 +133,7 @@ class TrainCommand {
 
   int ReportFailure(const RunResult& result) {
     screen_.Say(FailureText(result));
-    return kWorkerFailed;
+    return kFailed;
   }
 
   void ShowResult(const RunResult& result) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The commands of the program. Each takes the arguments behind its name and returns the exit code:
-// 0 done, 1 refused before step 1, 3 a worker failed, 128+n stopped by signal n.
+// 0 done, 1 refused before step 1, 3 a worker failed or something could not be written, 128+n
+// stopped by signal n.
 #ifndef ZEROBOX_TRAINER_COMMANDS_H_
 #define ZEROBOX_TRAINER_COMMANDS_H_
 
@@ -15,7 +16,7 @@ namespace zerobox {
 
 inline constexpr int kDone = 0;
 inline constexpr int kRefused = 1;
-inline constexpr int kWorkerFailed = 3;
+inline constexpr int kFailed = 3;
 inline constexpr int kStoppedBySignal = 128;  // + the signal's number
 
 // `hooks` are for tests.

@@ -34,7 +34,7 @@ class Reporter final : public RunObserver {
   // Threads that hang cannot be joined, and what they use cannot be destroyed.
   [[noreturn]] void OnGivenUp(const RunResult& result) override {
     on_failure_(result);
-    _exit(kWorkerFailed);
+    _exit(kFailed);
   }
 
  private:

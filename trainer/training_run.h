@@ -51,7 +51,7 @@ class TrainingRun {
 
   // Trains and shows progress; writes the metrics while it does, memory and communication at the
   // end. Where workers do not come back `on_given_up` is called, which says so, and the process
-  // ends with kWorkerFailed.
+  // ends with kFailed.
   RunResult Train(const RunData& data, std::function<void(const RunResult&)> on_given_up);
 
  private:
