@@ -52,6 +52,18 @@ TEST(Combinations, AreEveryStageWithEveryOffloadAndEveryWayOfCheckpointing) {
                           "zero0-full-offload-optimizer-activations"));
 }
 
+TEST(Combinations, MayHaveBlanksAroundCommas) {
+  EXPECT_THAT(NamesOf({"--zero_stages= 3 ,0", "--offloads=none, optimizer+activations ",
+                       "--activation_checkpointings=selective , full"}),
+              ElementsAre("zero3-selective", "zero0-selective",
+                          "zero3-selective-offload-optimizer-activations",
+                          "zero0-selective-offload-optimizer-activations", "zero3-full",
+                          "zero0-full", "zero3-full-offload-optimizer-activations",
+                          "zero0-full-offload-optimizer-activations"));
+  EXPECT_THAT(ErrorOf({"--offloads=optimizer, optimizer"}), HasSubstr("found 'optimizer' again"));
+  EXPECT_THAT(ErrorOf({"--zero_stages=1, "}), HasSubstr("found ''"));
+}
+
 TEST(Combinations, TakeTheFlagsOfTrainForOneValue) {
   const auto combinations = Resolve({"--zero_stage=2", "--offload=optimizer,activations",
                                      "--activation_checkpointing=full", "--steps=7"});

@@ -89,6 +89,7 @@ TEST_F(CommandReportTest, ShowsSeveralRunsOnOnePage) {
   const std::string a = Run("a", 0), b = Run("b", 3), c = Run("c", 3);
   ASSERT_EQ(Report({"--runs=" + a + "," + b + "," + c}), 0) << output_;
   EXPECT_THAT(output_, HasSubstr(a + "/compare.html: 3 runs, "));
+  EXPECT_EQ(Report({"--runs=" + a + ", " + b, "--out=" + In("blank.html")}), 0) << output_;
   const Json report = DataOf(ReadFile(a + "/compare.html"));
   ASSERT_EQ(report["runs"].size(), 3u);
   EXPECT_EQ(report["runs"][2]["id"], "zero3-2");

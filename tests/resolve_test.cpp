@@ -204,8 +204,10 @@ TEST(Resolve, ReadsWhatIsCheckpointedAndOffloaded) {
   EXPECT_EQ(none.activation_checkpointing, ActivationCheckpointing::kNone);
   EXPECT_FALSE(none.offload_optimizer || none.offload_activations);
   EXPECT_EQ(none.logits_bytes, 64 << 20);
+  EXPECT_FALSE(Resolve({"--offload= none "})->settings.offload_optimizer);
   EXPECT_TRUE(Resolve({"--offload=optimizer"})->settings.offload_optimizer);
-  for (const char* both : {"--offload=optimizer,activations", "--offload=activations,optimizer"}) {
+  for (const char* both : {"--offload=optimizer,activations", "--offload=activations,optimizer",
+                           "--offload=optimizer, activations"}) {
     const ResolvedTrain resolved =
         Resolve({both, "--activation_checkpointing=full", "--logits_bytes=1KiB"}).value();
     EXPECT_TRUE(resolved.settings.offload_optimizer && resolved.settings.offload_activations);

@@ -10,7 +10,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 
 namespace zerobox {
 namespace {
@@ -50,7 +49,7 @@ absl::StatusOr<ValueList> ReadList(const CommandLine& line, const std::string& o
   if (given == line.sources.end()) {
     const auto single = line.sources.find(one);
     if (single != line.sources.end()) return ValueList{{given_one}, single->second};
-    return ValueList{absl::StrSplit(otherwise, ','), "default"};
+    return ValueList{ParseList(otherwise), "default"};
   }
   const FlagInfo& flag = *FindFlag(several);
   const auto refuse = [&](const std::string& found) {
@@ -67,8 +66,8 @@ absl::StatusOr<ValueList> ReadList(const CommandLine& line, const std::string& o
   }
   if (text.empty()) return refuse("nothing");
   ValueList list = {{}, given->second};
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    const std::string value = read(std::string(part));
+  for (const std::string& part : ParseList(text)) {
+    const std::string value = read(part);
     if (value.empty()) return refuse(absl::StrCat("'", part, "'"));
     if (std::find(list.values.begin(), list.values.end(), value) != list.values.end()) {
       return refuse(absl::StrCat("'", part, "' again"));

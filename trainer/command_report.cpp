@@ -14,7 +14,6 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "trainer/command_line.h"
 #include "trainer/commands.h"
 #include "trainer/help.h"
@@ -101,7 +100,7 @@ absl::Status CheckOut(const std::string& out) {
 }
 
 absl::Status WriteReport(std::span<const std::string> arguments, Screen& screen) {
-  const std::vector<std::string> folders = absl::StrSplit(absl::GetFlag(FLAGS_runs), ',');
+  const std::vector<std::string> folders = ParseList(absl::GetFlag(FLAGS_runs));
   const absl::StatusOr<ReportObject> report = ReadReports(folders, arguments);
   if (!report.ok()) return report.status();
   std::string out = absl::GetFlag(FLAGS_out);

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 
 namespace zerobox {
 namespace {
@@ -372,6 +373,12 @@ std::string AbslUnparseFlag(Bytes bytes) {
     }
   }
   return absl::StrCat(bytes.value);
+}
+
+std::vector<std::string> ParseList(std::string_view text) {
+  std::vector<std::string> parts = absl::StrSplit(absl::string_view(text.data(), text.size()), ',');
+  for (std::string& part : parts) absl::StripAsciiWhitespace(&part);
+  return parts;
 }
 
 namespace {

@@ -25,6 +25,9 @@ absl::StatusOr<Bytes> ParseBytes(std::string_view text);
 bool AbslParseFlag(absl::string_view text, Bytes* bytes, std::string* error);
 std::string AbslUnparseFlag(Bytes bytes);
 
+// What stands between the commas, without blanks around it. There is always a first one, maybe "".
+std::vector<std::string> ParseList(std::string_view text);
+
 // Bit mask of the commands that take a flag.
 enum CommandMask : unsigned {
   kNoCommand = 0,

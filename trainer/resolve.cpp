@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "ops/device/host_memory.h"
 #include "trainer/resolver.h"
 
@@ -174,8 +173,9 @@ absl::Status ResolveTypes(Resolver& resolver, ResolvedTrain& resolved) {
 
 // optimizer and activations, in any order, each once; or none.
 bool ParseOffload(const std::string& text, TrainSettings& settings) {
-  if (text == "none") return true;
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+  const std::vector<std::string> parts = ParseList(text);
+  if (parts.size() == 1 && parts[0] == "none") return true;
+  for (const std::string& part : parts) {
     bool* const chosen = part == "optimizer"     ? &settings.offload_optimizer
                          : part == "activations" ? &settings.offload_activations
                                                  : nullptr;
