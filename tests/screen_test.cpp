@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_split.h"
@@ -187,6 +188,16 @@ TEST(Progress, ShowsSkippedSteps) {
   err.Read();
   progress.OnStep({.step = 2, .loss = std::nan(""), .step_seconds = 1, .skipped = true});
   EXPECT_THAT(err.Read(), HasSubstr("skipped"));
+}
+
+TEST(Progress, ShowsNoSignOfNan) {
+  const double negative = -std::numeric_limits<double>::quiet_NaN();
+  const StepMetrics metrics = {.step = 2, .loss = negative, .grad_norm = negative};
+  EXPECT_THAT(ProgressLine(metrics, 3, 1), HasSubstr("step 2/3  loss nan  norm nan     lr"));
+  EXPECT_THAT(ProgressBar(metrics, 3, 1, {}), HasSubstr("loss nan  "));
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(ProgressLine({.step = 2, .loss = infinity, .grad_norm = -infinity}, 3, 1),
+              HasSubstr("loss inf  norm -inf "));
 }
 
 }  // namespace

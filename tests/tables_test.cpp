@@ -344,9 +344,10 @@ TEST(Tables, BreakLongLinesOfASample) {
 
 TEST(Tables, CompareWithModelsThatCount) {
   const std::string table =
-      YardstickTable({{"counting", 4.0}, {"ours", 2.0, true}, {"broken", std::nan("")}}, {});
+      YardstickTable({{"counting", 4.0}, {"ours", 2.0, true}, {"broken", -std::nan("")}}, {});
   EXPECT_THAT(table, HasSubstr(" 4.0000  " + Bar(1, 0, 26)));
   EXPECT_THAT(table, HasSubstr(" 2.0000  " + Bar(0.5, 0, 26)));
+  EXPECT_THAT(table, HasSubstr("    nan  " + Bar(0, 0, 26)));
   EXPECT_LE(Widest(table), 80);
 }
 

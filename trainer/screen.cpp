@@ -111,17 +111,18 @@ void Screen::LogTo(std::function<void(std::string_view)> log) {
 std::string ProgressLine(const StepMetrics& metrics, int64_t steps, double seconds_left) {
   const std::string total = absl::StrCat(steps);
   return absl::StrFormat("step %*d/%s  loss %.4f  norm %-7.3g lr %.1e  %5s tokens/s  %s left%s",
-                         static_cast<int>(total.size()), metrics.step, total, metrics.loss,
-                         metrics.grad_norm, metrics.lr, HumanCount(metrics.tokens_per_second),
-                         Duration(seconds_left), metrics.skipped ? "  skipped" : "");
+                         static_cast<int>(total.size()), metrics.step, total,
+                         WithoutNanSign(metrics.loss), WithoutNanSign(metrics.grad_norm),
+                         metrics.lr, HumanCount(metrics.tokens_per_second), Duration(seconds_left),
+                         metrics.skipped ? "  skipped" : "");
 }
 
 std::string ProgressBar(const StepMetrics& metrics, int64_t steps, double seconds_left,
                         const Style& style) {
   const double share = static_cast<double>(metrics.step) / static_cast<double>(steps);
-  const std::string numbers =
-      absl::StrFormat("  %d/%d  loss %.3f  %s tokens/s  %s left", metrics.step, steps, metrics.loss,
-                      HumanCount(metrics.tokens_per_second), Duration(seconds_left));
+  const std::string numbers = absl::StrFormat(
+      "  %d/%d  loss %.3f  %s tokens/s  %s left", metrics.step, steps, WithoutNanSign(metrics.loss),
+      HumanCount(metrics.tokens_per_second), Duration(seconds_left));
   const int width = std::clamp(kScreenWidth - 2 - Columns(numbers), 4, 30);
   return absl::StrCat(" ", style.Cyan(Bar(share, 1, width)), numbers);
 }

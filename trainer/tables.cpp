@@ -139,9 +139,9 @@ std::string YardstickTable(const std::vector<Yardstick>& yardsticks, const Style
     if (std::isfinite(yardstick.loss)) longest = std::max(longest, yardstick.loss);
   }
   for (const Yardstick& yardstick : yardsticks) {
-    const std::string row =
-        absl::StrCat(Left(yardstick.name, 40), absl::StrFormat("%7.4f  ", yardstick.loss),
-                     Bar(longest > 0 ? yardstick.loss / longest : 0, 0, 26));
+    const std::string row = absl::StrCat(Left(yardstick.name, 40),
+                                         absl::StrFormat("%7.4f  ", WithoutNanSign(yardstick.loss)),
+                                         Bar(longest > 0 ? yardstick.loss / longest : 0, 0, 26));
     absl::StrAppend(&table, "  ", yardstick.ours ? style.Bold(row) : row, "\n");
   }
   return table;
@@ -166,9 +166,10 @@ std::string SampleBlock(const std::string& text, const Style& style) {
 }
 
 std::string EvalText(const EvalMetrics& metrics, const Style& style) {
+  const double loss = WithoutNanSign(metrics.val_loss);
   return absl::StrCat("step ", metrics.step, "   held-out loss ",
-                      style.Bold(absl::StrFormat("%.4f", metrics.val_loss)),
-                      absl::StrFormat("   perplexity %.2f\n", std::exp(metrics.val_loss)));
+                      style.Bold(absl::StrFormat("%.4f", loss)),
+                      absl::StrFormat("   perplexity %.2f\n", std::exp(loss)));
 }
 
 }  // namespace zerobox

@@ -91,6 +91,8 @@ std::string Duration(double seconds) {
   return absl::StrFormat("%d:%02d:%02d", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+double WithoutNanSign(double number) { return std::isnan(number) ? std::fabs(number) : number; }
+
 int Columns(std::string_view text) {
   int columns = 0;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -31,6 +31,8 @@ std::string SignedCommas(int64_t number);  // +1,234 or -1,234
 std::string HumanBytes(int64_t bytes);     // 823 B, 1.61 MiB, 12.3 GiB: three digits
 std::string HumanCount(double number);     // 823, 12.3k, 1.65M: three digits
 std::string Duration(double seconds);      // 0:07, 1:05, 2:03:04
+// NaN as it is to be printed, "nan": its sign, "-nan", tells nothing.
+double WithoutNanSign(double number);
 
 // Columns that `text` takes on a screen: UTF-8 characters, without colour codes. Every character
 // that zerobox prints is one column wide.
