@@ -237,6 +237,27 @@ TEST_F(CommandTrainTest, EndsWith3WhenARankIsSilent) {
   EXPECT_THAT(Contents("log.txt"), HasSubstr("rank 0 has waited 5 s for "));
 }
 
+TEST_F(CommandTrainTest, CountsNoSetUpAsTimeOfTheFirstStep) {
+  using Clock = std::chrono::steady_clock;
+  std::atomic<Clock::time_point> last_set_up{};
+  TrainHooks hooks;
+  hooks.after_setup = [&](int rank, Device&) {
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a slow one
+      last_set_up = Clock::now();
+    }
+  };
+  ASSERT_EQ(Train({"--devices=2", "--eval_interval=0", "--trace=off"}, hooks), 0) << err_;
+  const double rest = std::chrono::duration<double>(Clock::now() - last_set_up.load()).count();
+  std::istringstream lines(Contents("metrics.jsonl"));
+  double seconds = 0;
+  for (std::string line; std::getline(lines, line);) {
+    seconds += Json::parse(line)["step_seconds"].get<double>();
+  }
+  EXPECT_GT(seconds, 0);
+  EXPECT_LE(seconds, rest);
+}
+
 TEST_F(CommandTrainTest, ShowsSkippedSteps) {
   TrainHooks hooks;
   hooks.loss_scale = [](int rank, int64_t step) {

@@ -22,8 +22,12 @@ Board::Board(const TrainSettings& settings, const Dataset& dataset, RunObserver*
       step_losses_(settings.devices),
       step_exposed_(settings.devices),
       eval_losses_(settings.devices),
-      eval_targets_(settings.devices),
-      last_step_(std::chrono::steady_clock::now()) {}
+      eval_targets_(settings.devices) {}
+
+void Board::PostSetUp() {
+  const std::lock_guard lock(mutex_);
+  step_began_ = std::chrono::steady_clock::now();
+}
 
 void Board::PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t targets) {
   const std::lock_guard lock(mutex_);
@@ -42,13 +46,13 @@ void Board::PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t
       .tokens = position * settings_.model.seq_len,
       .position = position,
       .epoch = dataset_.Epoch(position - 1),
-      .step_seconds = std::chrono::duration<double>(now - last_step_).count(),
+      .step_seconds = std::chrono::duration<double>(now - step_began_).count(),
       .exposed_seconds = Sum(step_exposed_) / settings_.devices,
       .skipped = outcome.state.skip != 0,
   };
   metrics.tokens_per_second = static_cast<double>(settings_.global_batch()) *
                               static_cast<double>(settings_.model.seq_len) / metrics.step_seconds;
-  last_step_ = now;
+  step_began_ = now;
   steps_.push_back(metrics);
   if (observer_ != nullptr) observer_->OnStep(metrics);
 }
@@ -65,7 +69,7 @@ void Board::PostEval(int rank, int64_t step, double loss_sum, int64_t targets) {
       .step = step,
       .val_loss = Sum(eval_losses_) / static_cast<double>(std::max<int64_t>(1, all_targets))};
   evals_.push_back(metrics);
-  last_step_ = std::chrono::steady_clock::now();  // the evaluation is no part of the next step
+  step_began_ = std::chrono::steady_clock::now();  // the evaluation is no part of the next step
   if (observer_ != nullptr) observer_->OnEval(metrics);
 }
 

@@ -23,6 +23,8 @@ namespace zerobox {
 class Board {
  public:
   Board(const TrainSettings& settings, const Dataset& dataset, RunObserver* observer);
+  // A rank is set up. The first step's time begins when the last one is.
+  void PostSetUp();
   // `targets`: those of the whole global batch.
   void PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t targets);
   // This rank's share of an evaluation.
@@ -39,7 +41,8 @@ class Board {
   std::vector<double> step_losses_, step_exposed_, eval_losses_;
   std::vector<int64_t> eval_targets_;
   int steps_posted_ = 0, evals_posted_ = 0;  // ranks
-  std::chrono::steady_clock::time_point last_step_;
+  // When the step that goes on began.
+  std::chrono::steady_clock::time_point step_began_{};
   std::vector<StepMetrics> steps_;
   std::vector<EvalMetrics> evals_;
 };

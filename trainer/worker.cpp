@@ -31,7 +31,10 @@ void Worker::Run() {
   absl::Status status;
   try {
     status = SetUp();
-    if (status.ok()) status = TrainAndSave();
+    if (status.ok()) {
+      run_.board.PostSetUp();
+      status = TrainAndSave();
+    }
   } catch (const std::exception& e) {
     status =
         absl::InternalError(absl::StrCat("device ", rank_, ", ", status_.phase(), ": ", e.what()));
