@@ -48,9 +48,11 @@ program := $(if $(filter release,$(host)),build/zerobox,$(out)/zerobox)
 
 # TESTS="layout stage" builds and runs these alone; BENCH likewise.
 emulated := $(filter emu%,$(BUILD))
-TESTS = $(or $($(BUILD)_tests),$(if \
+known_tests = $(or $(if $(emulated),$($(BUILD)_tests)),$(if \
   $(emulated),$(tests_emulation_sources:tests/emulation/%_test.cpp=%),$(tests_sources:tests/%_test.cpp=%)))
-BENCH = $(bench_sources:bench/%.cpp=%)
+TESTS = $(or $($(BUILD)_tests),$(known_tests))
+known_bench = $(bench_sources:bench/%.cpp=%)
+BENCH = $(known_bench)
 test_programs = $(TESTS:%=$(tests_out)/tests/%_test)
 bench_programs = $(BENCH:%=$(out)/bench/%)
 
@@ -98,6 +100,7 @@ compare: ## the same with every stage, side by side, in minutes; DATA, DEVICES, 
 	@exec $(compare_command)
 
 test: ## builds and runs the tests; TESTS="layout" only these, BUILD=asan|tsan under a sanitizer, =emu the CUDA kernels
+	@.ci/names TESTS 'tests/rules.mk (each BUILD has its own)' '$(known_tests)' $(TESTS)
 	@.ci/setup build test $(if $(filter emu-race,$(BUILD)),race)
 ifneq (,$(and $(emulated),$(emulation_missing)))
 	@echo $(call quote,$(emulation_missing))
@@ -128,7 +131,8 @@ else
 	@.ci/registers $(if $(filter registers,$@),write,check) $(nvcc) $(ops_cuda_sources)
 endif
 
-bench: ## builds and runs the measurements; BENCH="matmul" only these
+bench: ## builds and runs the measurements; BENCH="kernels" only these
+	@.ci/names BENCH bench/rules.mk '$(known_bench)' $(BENCH)
 	@.ci/setup build
 	+@$(call build,$(program) $(bench_programs))
 	@for bench in $(BENCH); do echo "bench: $$bench"; $(out)/bench/$$bench || exit; done
