@@ -63,7 +63,7 @@ absl::StatusOr<Choice> ChooseGpus(const Resolver& resolver, const Machine& machi
           absl::StrCat("NCCL, which ", devices, " GPUs need, is not here; --device=cuda says more");
       if (may_be_host && !resolver.Given("devices")) return Choice{.gpus = 1, .why_fewer = why};
       if (may_be_host) return Choice{.why_fewer = why};
-      return Refuse(asked, std::string(nccl.message()));
+      return Refuse(asked, absl::StrCat(nccl.message(), "; or give --devices=1, or --virtual"));
     }
   }
   return Choice{.gpus = static_cast<int>(devices)};
@@ -86,8 +86,8 @@ absl::StatusOr<Choice> Choose(Resolver& resolver, const Machine& machine, bool o
     const std::string message(gpus.status().message());
     if ((device == "cuda" || on_one_gpu) && absl::GetFlag(FLAGS_dry_run))
       return GpusElsewhere(resolver, on_one_gpu);
-    if (device == "cuda") return Refuse("--device=cuda", message);
-    if (on_one_gpu) return Refuse("--virtual", message);
+    if (on_one_gpu) return Refuse("--virtual", message + "; leave --virtual out");
+    if (device == "cuda") return Refuse("--device=cuda", message + "; use --device=host");
     // A build without CUDA has nothing to explain.
     return Choice{.why_fewer = absl::IsUnimplemented(gpus.status()) ? "" : message};
   }

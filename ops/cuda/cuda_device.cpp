@@ -418,13 +418,12 @@ absl::StatusOr<int> CountGpus() {
         absl::StrCat("a GPU's matrix products need cuBLASLt, and ", problem));
   }
   if (error == cudaErrorInsufficientDriver) {
-    return absl::UnavailableError(
-        absl::StrCat("this machine has no NVIDIA driver, or one older than this program's CUDA ",
-                     CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10,
-                     " wants; install one, or use --device=host"));
+    return absl::UnavailableError(absl::StrCat(
+        "this machine has no NVIDIA driver, or one older than this program's CUDA ",
+        CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10, " wants (install one)"));
   }
   return absl::UnavailableError(
-      absl::StrCat("this machine has no CUDA devices; use --device=host (", status.message(), ")"));
+      absl::StrCat("this machine has no CUDA devices (", status.message(), ")"));
 }
 
 int64_t GpuWorkspaceBytes(const CudaOpsSizes& sizes) {

@@ -361,8 +361,7 @@ absl::Status CheckNccl() {
   if (problem.empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "several GPUs need NCCL, by which they send each other what they have: ", problem,
-      ". Install NCCL (libnccl2), or set NCCL_HOME to where it is; or use "
-      "--devices=1, or --virtual"));
+      ". Install NCCL (libnccl2), or set NCCL_HOME to where it is"));
 }
 
 }  // namespace zerobox

@@ -10,8 +10,7 @@ namespace {
 
 absl::Status NotBuilt() {
   return absl::UnimplementedError(
-      "this build has no CUDA devices; use --device=host, or build with make CUDA=1, which needs "
-      "the CUDA toolkit");
+      "this build has no CUDA devices (make CUDA=1 builds with them, and needs the CUDA toolkit)");
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ absl::Status CheckNccl() {
   return absl::UnimplementedError(
       "this build has no NCCL, by which several GPUs send each other what they have: its header, "
       "nccl.h, was not where the CUDA toolkit is, nor in NCCL_HOME. Install NCCL (libnccl-dev) and "
-      "build again; or use --devices=1, or --virtual");
+      "build again");
 }
 
 absl::StatusOr<std::unique_ptr<Group>> cuda::MakeNcclGroup(const CudaGroupOptions&, Abort&) {

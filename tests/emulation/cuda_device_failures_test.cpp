@@ -259,7 +259,8 @@ TEST(CudaDevices, AreCountedWithTheReasonWhereThereAreNone) {
     const absl::Status status = CountGpus().status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("--device=host"));
+    // Programs with other flags show it too.
+    EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("--")));
   }
 }
 

@@ -82,6 +82,7 @@ TEST_F(GpuCheckTest, FailsWhereThereIsNoGpu) {
   fake_cuda::Reset({.devices = 0, .timing = true});
   EXPECT_THAT(Failed(RunParts({1, 2, 3, 4, 5, 6})), ElementsAre("no GPU to check"));
   EXPECT_THAT(text_, Not(HasSubstr("2. ")));
+  EXPECT_THAT(text_, Not(HasSubstr("--")));  // no advice to give a flag that it does not have
 }
 
 TEST_F(GpuCheckTest, KnowsThePeakOfTheGpusThatItIsMeantFor) {
