@@ -252,6 +252,23 @@ TEST(Resolve, RefusesABudgetBelowOneRowOfLogits) {
               HasSubstr("--logits_bytes=100514 would do"));
 }
 
+TEST(Resolve, RefusesLogitsInChunksBeyondCounting) {
+  // 64 x 65,536 rows of 256 fp32 numbers, 64 of them in a chunk.
+  const std::vector<std::string> flags = {"--seq_len=65536", "--micro_batch=64",
+                                          "--logits_bytes=65536"};
+  EXPECT_EQ(ErrorOf(flags), "");
+  std::vector<std::string> less = flags;
+  less.back() = "--logits_bytes=65535";  // 63
+  EXPECT_THAT(ErrorOf(less),
+              testing::AllOf(HasSubstr("--logits_bytes=65535 with --micro_batch=64 "
+                                       "--seq_len=65536 --vocab_size=256: wanted at most 65536 "
+                                       "chunks of logits in a micro-batch, found 66577"),
+                             HasSubstr("; --logits_bytes=65536 would do")));
+  // Also where the flag was left out.
+  EXPECT_THAT(ErrorOf({"--seq_len=65536", "--micro_batch=512", "--vocab_size=1048576"}),
+              HasSubstr("--logits_bytes=2147483648 would do"));
+}
+
 TEST(Resolve, ReadsWhichStepIsTraced) {
   const auto traced = [](const std::string& flag) {
     return Resolve({"--steps=20", flag}).value().settings.trace_step;

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "ops/device/host_memory.h"
+#include "trainer/gpt.h"
 #include "trainer/resolver.h"
 
 namespace zerobox {
@@ -33,6 +34,8 @@ constexpr std::pair<std::string_view, ModelConfig> kPresets[] = {
 
 // More than any machine has, far less than 64 bits count.
 constexpr double kAbsurdBytes = 1e16;
+// With which a plan is still a matter of a second.
+constexpr int64_t kMostChunksOfLogits = 65536;
 
 absl::StatusOr<ModelConfig> ResolveModel(Resolver& resolver, std::string& model) {
   model = resolver.ZEROBOX_TAKE(model);
@@ -239,6 +242,22 @@ absl::Status CheckHeads(const TrainSettings& settings) {
                    "; --n_head=", enough, " would do, or --device=host"));
 }
 
+// A plan goes through every chunk.
+absl::Status CheckLogits(const TrainSettings& settings) {
+  const ModelConfig& model = settings.model;
+  const int64_t rows = settings.micro_batch * model.seq_len;
+  const int64_t chunk = RowsOfLogits(settings.logits_bytes, model.vocab_size, settings.dtype, rows);
+  const int64_t chunks = (rows + chunk - 1) / chunk;
+  if (chunks <= kMostChunksOfLogits) return absl::OkStatus();
+  const int64_t wanted = (rows + kMostChunksOfLogits - 1) / kMostChunksOfLogits;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--logits_bytes=", settings.logits_bytes, " with --micro_batch=", settings.micro_batch,
+      " --seq_len=", model.seq_len, " --vocab_size=", model.vocab_size, ": wanted at most ",
+      kMostChunksOfLogits, " chunks of logits in a micro-batch, found ", chunks,
+      "; --logits_bytes=", wanted * model.vocab_size * SizeOf(settings.dtype),
+      " would do, or lower --micro_batch (and raise --grad_accum)"));
+}
+
 absl::Status CheckSizes(const TrainSettings& settings) {
   if (const double bytes = RoughBytesOfOneDevice(settings); !(bytes < kAbsurdBytes)) {
     const ModelConfig& model = settings.model;
@@ -255,6 +274,7 @@ absl::Status CheckSizes(const TrainSettings& settings) {
         ": wanted fewer than 2^31 tokens in a micro-batch, found ", rows,
         "; lower --micro_batch (and raise --grad_accum) or --seq_len"));
   }
+  if (absl::Status status = CheckLogits(settings); !status.ok()) return status;
   const double tokens = static_cast<double>(settings.steps) *
                         static_cast<double>(settings.global_batch()) *
                         static_cast<double>(settings.model.seq_len);
