@@ -3,10 +3,16 @@
 # ordinary C++ in the variants emu, emu-asan and emu-race. The toolkit is found and never installed: in CUDA_HOME, which
 # if set is the only place; else in /usr/local/cuda or beside the nvcc on PATH. The emulator needs its headers alone.
 
+$(foreach home,CUDA_HOME NCCL_HOME,$(if $(word 2,$($(home))),$(error $(home) is a folder without blanks in its name, at which \
+  make parts names; found: $($(home)). Make a link to it, ln -s '$($(home))' LINK, and give $(home)=LINK)))
 nvcc_on_path := $(shell command -v nvcc)
 cuda_folders := $(or $(CUDA_HOME),/usr/local/cuda $(patsubst %/bin/nvcc,%,$(nvcc_on_path) $(realpath $(nvcc_on_path))))
 cuda_include := $(firstword $(patsubst %/cuda_bf16.h,%,$(wildcard $(cuda_folders:%=%/include/cuda_bf16.h))))
 nvcc := $(firstword $(wildcard $(cuda_folders:%=%/bin/nvcc)))
+nvcc_release := $(if $(nvcc),$(shell $(nvcc) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p'))
+# What keeps it from compiling C++20 for sm_90; empty: nothing.
+nvcc_problem := $(if $(nvcc),$(if $(filter 7.% 8.% 9.% 10.% 11.%,$(nvcc_release)),but $(nvcc) is of $(nvcc_release)),which is in \
+  none of: $(cuda_folders:%=%/bin))
 
 # NCCL is not part of the toolkit, so it may be elsewhere, or nowhere: then several GPUs cannot be used.
 nccl_folders := $(NCCL_HOME:%=%/include) $(cuda_include) /usr/include /usr/local/include
@@ -25,14 +31,17 @@ CUDA_ARCHS = 80 90 100 120
 ifneq (,$(filter-out 0 1,$(CUDA)))
   $(error CUDA is 0 or 1; found: $(CUDA))
 endif
-ifeq ($(CUDA)-$(nvcc),1-)
-  $(error CUDA=1 needs nvcc, which is in none of: $(cuda_folders:%=%/bin). Set CUDA_HOME to where the toolkit is)
+ifeq ($(CUDA),1)
+  $(if $(nvcc_problem),$(error CUDA=1 needs nvcc of CUDA 12.0 or newer, $(nvcc_problem). Set CUDA_HOME to where the toolkit \
+    is; CUDA=0 builds without))
 endif
 
 emulation_missing := $(if $(cuda_include),,skipped: the tests that run the CUDA kernels without a GPU need the headers of \
   the CUDA toolkit (cuda_runtime.h, cuda_bf16.h), which are not in $(cuda_folders:%=%/include). Set CUDA_HOME to where it is)
-nvcc_missing := $(if $(nvcc),,skipped: compiling the CUDA kernels, and running what comes of it, needs nvcc, which is in none of: $(cuda_folders:%=%/bin). Set CUDA_HOME to where \
-  the CUDA toolkit is)
+ifneq (,$(nvcc_problem))
+nvcc_missing := skipped: compiling the CUDA kernels, and running what comes of it, needs nvcc of CUDA 12.0 or newer, \
+  $(nvcc_problem). Set CUDA_HOME to where the CUDA toolkit is
+endif
 ifeq ($(BUILD),emu-ptx)
 emulation_missing := $(or $(emulation_missing),$(nvcc_missing))
 endif
@@ -68,7 +77,7 @@ nvcc_compile = $(nvcc) -std=c++20 -O3 -lineinfo -I. -ccbin $(lastword $(CXX)) -W
   -gencode arch=compute_$(newest_arch),code=compute_$(newest_arch) $(NVCCFLAGS)
 cuda_objects := $(ops_cuda_sources:%.cu=$(out)/obj/%.cuda.o)
 # As --version says it.
-cuda_built := $(shell $(nvcc) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p') for $(cuda_archs:%=sm_%)
+cuda_built := $(nvcc_release) for $(cuda_archs:%=sm_%)
 $(call update,$(out)/nvcc_flags,$(shell $(nvcc) --version | tail -n 1) $(nvcc_compile))
 
 $(out)/obj/%.cuda.o: %.cu $(out)/nvcc_flags
