@@ -26,9 +26,9 @@ struct TensorInfo {
   int64_t elements() const;  // -1 when a dimension is negative or the product does not fit
 };
 
-// Writes tensors one at a time, in the order declared, into a temporary file beside `path`, which
-// takes the name `path` only in Finish: a file of that name is always whole. Destroyed before
-// Finish: the temporary file is removed. After a failure every call returns it again.
+// Writes tensors one at a time, in the order declared, into a file that takes the name `path` only
+// in Finish (checkpoints/new_file.h): a file of that name is always whole. Destroyed before Finish:
+// nothing is left. After a failure every call returns it again.
 class SafetensorsWriter {
  public:
   // InvalidArgument: a name given twice, text that is not UTF-8, `path` is there and not a regular
@@ -39,7 +39,7 @@ class SafetensorsWriter {
   virtual ~SafetensorsWriter() = default;
   // The whole of the next tensor.
   virtual absl::Status Write(std::span<const std::byte> bytes) = 0;
-  // Flushes to disk and renames. FailedPrecondition when tensors are missing.
+  // Flushes to disk and gives it its name. FailedPrecondition when tensors are missing.
   virtual absl::Status Finish() = 0;
 };
 

@@ -3,42 +3,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoints/new_file.h"
 #include "checkpoints/safetensors.h"
 #include "checkpoints/safetensors_header.h"
 
 namespace zerobox {
 namespace {
 
-absl::Status ErrnoStatus(const char* what, const std::string& path) {
-  const int error = errno;
+absl::Status ErrnoStatus(const char* what, const std::string& path, int error = errno) {
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   return absl::ErrnoToStatus(error, absl::StrCat("cannot ", what, " ", path,
                                                  full ? " (make room, or write elsewhere)" : ""));
-}
-
-std::string FolderOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-// A new file beside `path`. Not mkstemp, whose files only their owner may read.
-absl::StatusOr<int> CreateBeside(const std::string& path, std::string* temporary) {
-  static std::atomic<int64_t> counter = 0;
-  do {
-    *temporary = absl::StrCat(path, ".tmp.", getpid(), ".", counter++);
-    const int fd = open(temporary->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0) return fd;
-    // A file of that name was left by a process that had this number and was killed.
-  } while (errno == EEXIST);
-  return ErrnoStatus("create", *temporary);
 }
 
 // So that the new name survives a loss of power. Some file systems cannot, and say EINVAL.
@@ -53,27 +33,19 @@ absl::Status SyncFolder(const std::string& folder) {
 
 class FileWriter final : public SafetensorsWriter {
  public:
-  FileWriter(int fd, std::string path, std::string temporary, std::vector<TensorInfo> tensors)
-      : fd_(fd),
-        path_(std::move(path)),
-        temporary_(std::move(temporary)),
-        tensors_(std::move(tensors)) {}
+  FileWriter(std::string path, std::vector<TensorInfo> tensors)
+      : path_(std::move(path)), tensors_(std::move(tensors)) {}
 
-  ~FileWriter() override {
-    if (fd_ >= 0) close(fd_);
-    if (!temporary_.empty()) unlink(temporary_.c_str());
-  }
-
-  absl::Status WriteHeader(const std::string& text);
+  absl::Status Open(const std::string& header);
   absl::Status Write(std::span<const std::byte> bytes) override;
   absl::Status Finish() override;
 
  private:
+  absl::Status WriteHeader(const std::string& text);
   absl::Status Append(const void* data, size_t bytes);
 
-  int fd_;
+  NewFile file_;
   const std::string path_;
-  std::string temporary_;  // "": there is none any more
   const std::vector<TensorInfo> tensors_;
   size_t next_ = 0;      // tensor to write
   absl::Status failed_;  // the first failure: what follows it would be a file with a hole
@@ -82,13 +54,18 @@ class FileWriter final : public SafetensorsWriter {
 absl::Status FileWriter::Append(const void* data, size_t bytes) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = write(fd_, from, bytes);
+    const ssize_t written = write(file_.fd(), from, bytes);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed_ = ErrnoStatus("write", temporary_);
+    if (written < 0) return failed_ = ErrnoStatus("write", path_);
     from += written;
     bytes -= written;
   }
   return absl::OkStatus();
+}
+
+absl::Status FileWriter::Open(const std::string& header) {
+  if (const int error = file_.Open(path_); error != 0) return ErrnoStatus("create", path_, error);
+  return WriteHeader(header);
 }
 
 absl::Status FileWriter::WriteHeader(const std::string& text) {
@@ -96,7 +73,8 @@ absl::Status FileWriter::WriteHeader(const std::string& text) {
   for (const TensorInfo& tensor : tensors_) bytes += BytesOf(tensor);
   // A full disk is found now, and not after most of the file was written. File systems that cannot
   // reserve say so with other errors.
-  if (fallocate(fd_, 0, 0, bytes) != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+  if (fallocate(file_.fd(), 0, 0, bytes) != 0 &&
+      (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
     return ErrnoStatus(absl::StrCat("reserve ", bytes, " bytes for").c_str(), path_);
   }
   const uint64_t length = text.size();
@@ -106,7 +84,7 @@ absl::Status FileWriter::WriteHeader(const std::string& text) {
 
 absl::Status FileWriter::Write(std::span<const std::byte> bytes) {
   if (!failed_.ok()) return failed_;
-  if (fd_ < 0 || next_ == tensors_.size()) {
+  if (file_.fd() < 0 || next_ == tensors_.size()) {
     return absl::FailedPreconditionError(
         absl::StrCat(path_, ": all ", tensors_.size(), " tensors are written"));
   }
@@ -123,19 +101,17 @@ absl::Status FileWriter::Write(std::span<const std::byte> bytes) {
 
 absl::Status FileWriter::Finish() {
   if (!failed_.ok()) return failed_;
-  if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat(path_, " is already finished"));
+  if (file_.fd() < 0)
+    return absl::FailedPreconditionError(absl::StrCat(path_, " is already finished"));
   if (next_ < tensors_.size()) {
     return absl::FailedPreconditionError(absl::StrCat(path_, ": ", next_, " of ", tensors_.size(),
                                                       " tensors are written; the next is ",
                                                       Quoted(tensors_[next_].name)));
   }
-  if (fsync(fd_) != 0) return failed_ = ErrnoStatus("flush", temporary_);
-  const int fd = std::exchange(fd_, -1);
-  if (close(fd) != 0) return failed_ = ErrnoStatus("close", temporary_);
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
-    return failed_ = ErrnoStatus(absl::StrCat("rename ", temporary_, " to").c_str(), path_);
+  if (fsync(file_.fd()) != 0) return failed_ = ErrnoStatus("flush", path_);
+  if (const int error = file_.Finish(); error != 0) {
+    return failed_ = ErrnoStatus("give its name to", path_, error);
   }
-  temporary_.clear();
   return failed_ = SyncFolder(FolderOf(path_));
 }
 
@@ -155,11 +131,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("cannot write '", path, "', which is not a regular file; name a file"));
   }
-  std::string temporary;
-  absl::StatusOr<int> fd = CreateBeside(path, &temporary);
-  if (!fd.ok()) return fd.status();
-  auto writer = std::make_unique<FileWriter>(*fd, path, std::move(temporary), std::move(tensors));
-  if (absl::Status status = writer->WriteHeader(*text); !status.ok()) return status;
+  auto writer = std::make_unique<FileWriter>(path, std::move(tensors));
+  if (absl::Status status = writer->Open(*text); !status.ok()) return status;
   return writer;
 }
 

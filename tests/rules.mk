@@ -34,6 +34,7 @@ tests_sources := \
   tests/memory_test.cpp \
   tests/mixed_bytes_test.cpp \
   tests/mixed_precision_test.cpp \
+  tests/new_file_test.cpp \
   tests/offload_test.cpp \
   tests/ops_optimizer_test.cpp \
   tests/ops_philox_test.cpp \

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
@@ -13,6 +12,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoints/new_file.h"
 #include "nlohmann/json.hpp"
 #include "trainer/build_info.h"
 #include "trainer/report.h"
@@ -68,30 +68,14 @@ bool Writable(const fs::path& folder) {
   return faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
 }
 
-// A new file beside `path`, never one that is there, nor where a link leads; -1 and errno where it
-// cannot be. (The files of mkstemp may be read by their owner alone.)
-int CreateBeside(const std::string& path, std::string& temporary) {
-  static std::atomic<int64_t> counter = 0;
-  for (;;) {
-    temporary = absl::StrCat(path, ".tmp.", getpid(), ".", counter++);
-    const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file >= 0 || errno != EEXIST) return file;
-  }
-}
-
 // Returns errno, 0: all is written.
-int WriteAndClose(int file, std::string_view text) {
-  int error = 0;
-  while (error == 0 && !text.empty()) {
+int WriteAll(int file, std::string_view text) {
+  while (!text.empty()) {
     const ssize_t bytes = write(file, text.data(), text.size());
-    if (bytes >= 0) {
-      text.remove_prefix(static_cast<size_t>(bytes));
-    } else if (errno != EINTR) {
-      error = errno;
-    }
+    if (bytes < 0 && errno != EINTR) return errno;
+    if (bytes > 0) text.remove_prefix(static_cast<size_t>(bytes));
   }
-  if (close(file) != 0 && error == 0) error = errno;
-  return error;
+  return 0;
 }
 
 // Points runs/latest to `folder`, which lies in runs/. Something else by that name is left alone.
@@ -310,13 +294,11 @@ void RunFolder::WriteReport(const ReportRun& run) {
 }
 
 absl::Status ReplaceFile(const std::string& path, std::string_view text) {
-  std::string temporary;
-  const int file = CreateBeside(path, temporary);
-  int error = file < 0 ? errno : 0;
-  if (error == 0) error = WriteAndClose(file, text);
-  if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  NewFile file;
+  int error = file.Open(path);
+  if (error == 0) error = WriteAll(file.fd(), text);
+  if (error == 0) error = file.Finish();
   if (error == 0) return absl::OkStatus();
-  if (file >= 0) unlink(temporary.c_str());
   return absl::DataLossError(absl::StrCat(path, ": could not be written: ", std::strerror(error)));
 }
 

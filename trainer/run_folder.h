@@ -93,8 +93,8 @@ class RunFolder {
   absl::Status status_;
 };
 
-// Writes a file under a temporary name beside its own, then renames it. DataLoss where that cannot
-// be, with nothing left.
+// Writes a file, which gets its name, and replaces another, when it is whole
+// (checkpoints/new_file.h). DataLoss where that cannot be, with nothing left.
 absl::Status ReplaceFile(const std::string& path, std::string_view text);
 
 // The texts of the files. memory.json: predicted_bytes of a category is what the plan says it holds
