@@ -71,7 +71,7 @@ ModelGradient ComputeModelGradient(TrainSettings settings, const std::vector<Arr
   for (int64_t i = 0; i <= last; ++i) {
     *feed.Next() = micro_batches[i];
     const Batch batch = feed.Upload(sequences, positions);
-    zero.Begin(program, {.index = i, .first = i == 0, .last = i == last});
+    zero.Begin(program, {.first = i == 0, .last = i == last});
     MicroBatchInFlight micro_batch = model.BeginTraining(batch, loss_sum);
     for (const Visit& visit : program) {
       const Buffer w = zero.Acquire(visit);

@@ -72,8 +72,7 @@ void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
     device_.Announce(Activity::kNone);
     if (HostBatch* batch = fill ? feed_.Next() : nullptr) fill(i, *batch);
     const Batch batch = feed_.Upload(settings_.micro_batch, settings_.model.seq_len);
-    RunMicroBatch({.index = i, .first = i == 0, .last = i == settings_.grad_accum - 1}, batch,
-                  loss_scale);
+    RunMicroBatch({.first = i == 0, .last = i == settings_.grad_accum - 1}, batch, loss_scale);
     feed_.Done();
   }
   zero_->Step();

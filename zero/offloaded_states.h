@@ -8,9 +8,8 @@
 // while the next one is updated. All host-side work is on to_host, behind the copies that bring it
 // its operands.
 //
-//   to_host    | grad 2 | grad 1 | grad 0 | squares |      | AdamW 0 | AdamW 1 | AdamW 2 |
-//   from_host  |                                    | sums |         | param 0 | param 1 | param 2
-//   |
+//   to_host   | grad 2 | grad 1 | grad 0 | squares |      | AdamW 0 | AdamW 1 | AdamW 2 |
+//   from_host |                                    | sums |         | param 0 | param 1 | param 2 |
 #ifndef ZEROBOX_ZERO_OFFLOADED_STATES_H_
 #define ZEROBOX_ZERO_OFFLOADED_STATES_H_
 
@@ -27,7 +26,7 @@ class OffloadedStates final : public OptimizerStates {
   OffloadedStates(Device& device, const Layout& layout, OwnedShards owned, StateTypes types,
                   const OptimizerSettings& settings);
   void Allocate() override;
-  void AllocateGradients() override;  // the shard is there; only what lands beside it
+  void AllocateGradients() override;  // Allocate has the shard; this takes landing_
 
   void Keep(const Bucket& bucket, const ReducedGradient& gradient) override;
   void Offer(const Bucket& bucket, const ReducedGradient& gradient) override;
@@ -45,7 +44,7 @@ class OffloadedStates final : public OptimizerStates {
   // Copies a bucket's updated parameters to the device.
   void SendUp(const Held& from, const Held& to);
 
-  Buffer landing_;  // what is added to a gradient
+  Buffer landing_;  // where a gradient lands that is then added to the shard
   // bf16 parameters on their way up: one is written while the other is copied.
   struct Staging {
     Buffer parameters;

@@ -49,8 +49,9 @@ class OptimizerStates {
   // A stage that keeps whole gradients: this one stays as it is until Update, and is zero after
   // Finish.
   virtual void Keep(const Bucket& bucket, const ReducedGradient& gradient);
-  // A stage with transient gradients, twice with the same gradient: it may be fetched from now on;
-  // and it must be, as compute uses its memory for something else from then on.
+  // A stage with transient gradients calls both, with the same gradient. Offer: its reduction is
+  // enqueued, and once `reduced` has happened it may be fetched. Take: the last chance; what
+  // compute does after this call may overwrite it.
   virtual void Offer(const Bucket&, const ReducedGradient&) {}
   virtual void Take(const Bucket& bucket, const ReducedGradient& gradient);
 

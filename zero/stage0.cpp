@@ -83,11 +83,13 @@ void Stage0::Step() {
     states_->Update(bucket, Parameters(bucket));
   }
   states_->Finish();
-  for (UnitId unit = 0; unit < layout_.units(); ++unit) ParametersChanged(unit);
+  ParametersChanged();
 }
 
-// The squared gradient norm as one partial sum for each owner. Owners whose gradient is not here
-// have done theirs, and an all-reduce in which every slot has one non-zero contribution copies it.
+// N partial sums of squares, one for each owner. From stage 1 on rank r fills slot r and leaves 0
+// in the others, so the all-reduce adds no two numbers: it hands everyone all N. At stage 0 every
+// rank owns everything and has all N already. So a gradient has the same norm, to the bit, at every
+// stage.
 void Stage0::SumSquares() {
   states_->SumSquares(sums_);
   if (Owned().count == layout_.shards()) return;

@@ -69,8 +69,8 @@ class Stage0 {
   virtual void ReduceBucket(const Bucket& bucket);
   // All buckets of the micro-batch have been through ReduceBucket.
   virtual void JoinReductions();
-  // Step has updated the owned part of the unit.
-  virtual void ParametersChanged(UnitId) {}
+  // Step has updated what this rank owns of them.
+  virtual void ParametersChanged() {}
 
   // The communication stream may read the bucket's gradient: compute has filled it.
   void HandToCommunication();

@@ -51,9 +51,9 @@ void Stage1::ReduceBucket(const Bucket& bucket) {
   states_->Keep(bucket, {whole.Slice(owned), *reduced_});
 }
 
-void Stage1::ParametersChanged(UnitId unit) {
+void Stage1::ParametersChanged() {
   ParametersSet();
-  stale_[unit] = true;
+  stale_.assign(stale_.size(), true);
 }
 
 void Stage1::ParametersSet() { device_.Record(*updated_, StreamId::kCompute); }

@@ -26,7 +26,7 @@ class Stage1 : public Stage0 {
 
  protected:
   void ReduceBucket(const Bucket& bucket) override;  // reduce-scatter, in the last micro-batch
-  void ParametersChanged(UnitId unit) override;
+  void ParametersChanged() override;
 
   // All-gathers the unit's parameters where they are stale.
   virtual void Gather(UnitId unit);

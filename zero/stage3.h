@@ -3,10 +3,12 @@
 // Stage 3, P_os+g+p (arXiv:1910.02054, section 5.3): a rank keeps 1/N of the parameters too, and of
 // everything: 16/N bytes a parameter in mixed precision.
 //
-// The difference to stage 2: parameters go stale after every use, not after every step. Acquire
-// gathers a unit into transient memory, one unit ahead as before, and Release gives the memory
-// back. At most the ends, the unit in use and the one fetched ahead are whole at once. The unit is
-// gathered again for backward: 3 Psi (section 7.2.2), less what the step program keeps in between.
+// The difference to stage 2: the others' parts of the parameters are dropped after every use, where
+// in stages 1 and 2 they go stale after every step. Acquire gathers a unit into transient memory,
+// one unit ahead as before, and Release gives the memory back; so Gather asks whether a unit is
+// there (whole_), not whether it is stale. At most the ends, the unit in use and the one fetched
+// ahead are whole at once. The unit is gathered again for backward: 3 Psi (section 7.2.2), less
+// what the step program keeps in between.
 #ifndef ZEROBOX_ZERO_STAGE3_H_
 #define ZEROBOX_ZERO_STAGE3_H_
 

@@ -32,7 +32,6 @@ using StepProgram = std::vector<Visit>;
 
 // Where a micro-batch stands within its step.
 struct MicroBatch {
-  int64_t index = 0;
   bool first = true;
   bool last = true;
 };
