@@ -38,7 +38,6 @@ class Noise final : public Dataset {
   int64_t Epoch(int64_t) const override { return 0; }
   int64_t TrainSequence(int64_t position) const override { return position; }
   void Validation(int64_t, std::span<int32_t>, std::span<int32_t>) const override {}
-  void IgnoreTargets(std::function<bool(int64_t, int64_t)>) override {}
 
  private:
   int32_t Token(int64_t position, size_t t) const {

@@ -76,8 +76,14 @@ absl::StatusOr<Corpus> Corpus::Open(const std::string& pattern, const DataSettin
     corpus.first_sequences_.push_back(corpus.sequences() + sequences);
     corpus.files_.push_back(*std::move(file));
   }
+  int64_t all = 0, read = 0;
+  for (const TokenFile& file : corpus.files_) all += file.bytes_to_check();
+  const auto on_read = [&](int64_t bytes) {
+    read += bytes;
+    if (settings.on_read) settings.on_read(read, all);
+  };
   for (const TokenFile& file : corpus.files_) {
-    if (absl::Status status = file.CheckTokens(); !status.ok()) return status;
+    if (absl::Status status = file.CheckTokens(on_read); !status.ok()) return status;
   }
   return corpus;
 }
@@ -103,15 +109,11 @@ class FileDataset final : public Dataset {
   void Train(int64_t position, std::span<int32_t> inputs,
              std::span<int32_t> targets) const override {
     Read(train_, TrainSequence(position), inputs, targets);
-    for (int64_t t = 0; t < sequence_length_; ++t) {
-      if (Ignored(position, t)) targets[t] = kIgnored;
-    }
+    if (LastIsHeldOut(position)) targets.back() = kIgnored;
   }
 
   int64_t TrainTargets(int64_t position) const override {
-    int64_t count = 0;
-    for (int64_t t = 0; t < sequence_length_; ++t) count += Ignored(position, t) ? 0 : 1;
-    return count;
+    return sequence_length_ - (LastIsHeldOut(position) ? 1 : 0);
   }
 
   int64_t Epoch(int64_t position) const override {
@@ -132,10 +134,6 @@ class FileDataset final : public Dataset {
     }
   }
 
-  void IgnoreTargets(std::function<bool(int64_t position, int64_t t)> ignored) override {
-    ignored_ = std::move(ignored);
-  }
-
   absl::Status status() const override {
     const std::lock_guard lock(mutex_);
     return status_;
@@ -154,10 +152,9 @@ class FileDataset final : public Dataset {
     status_.Update(status);
   }
 
-  bool Ignored(int64_t position, int64_t t) const {
-    return (last_touches_held_out_ && t == sequence_length_ - 1 &&
-            TrainSequence(position) == train_sequences_ - 1) ||
-           (ignored_ && ignored_(position, t));
+  // Whether the last target of that sample is the first token that is held out.
+  bool LastIsHeldOut(int64_t position) const {
+    return last_touches_held_out_ && TrainSequence(position) == train_sequences_ - 1;
   }
 
   const int64_t sequence_length_;
@@ -166,7 +163,6 @@ class FileDataset final : public Dataset {
   const std::unique_ptr<const Corpus> validation_;
   const int64_t train_sequences_;
   const bool last_touches_held_out_;
-  std::function<bool(int64_t position, int64_t t)> ignored_;
   mutable std::mutex mutex_;
   mutable absl::Status status_;  // the first failure to read
 };

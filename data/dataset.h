@@ -25,12 +25,18 @@
 
 namespace zerobox {
 
+// Told how many bytes have been read, of how many.
+using ReadingObserver = std::function<void(int64_t bytes, int64_t all)>;
+
 struct DataSettings {
   std::string train;            // file or glob
   std::string validation;       // "": the last 10% of the sequences of `train`, at least one
   int64_t sequence_length = 0;  // T
   int64_t vocabulary = 0;       // a token at or beyond it is an error
   uint64_t seed = 0;            // of the order
+  // Where a token could be outside the vocabulary, Open reads the files in full, which can take
+  // long: it then calls this after every few kilobytes, for `train` and then for `validation`.
+  ReadingObserver on_read = nullptr;
 };
 
 class Dataset {
@@ -62,9 +68,6 @@ class Dataset {
   // The first failure to read since Open, such as a file that another program made shorter. The
   // samples concerned hold zeros and no target. Any thread may ask, say after each step.
   virtual absl::Status status() const { return absl::OkStatus(); }
-
-  // Targets for which this returns true are ignored. Set before the run.
-  virtual void IgnoreTargets(std::function<bool(int64_t position, int64_t t)> ignored) = 0;
 };
 
 // A pseudo-random permutation of [0, size) that needs no memory: where `index` of `epoch` goes.

@@ -185,14 +185,19 @@ absl::Status TokenFile::Read(int64_t begin, std::span<int32_t> out) const {
   return absl::OkStatus();
 }
 
-absl::Status TokenFile::CheckTokens() const {
-  if (vocabulary_ >= int64_t{1} << (8 * token_bytes_)) return absl::OkStatus();
+int64_t TokenFile::bytes_to_check() const {
+  return vocabulary_ >= int64_t{1} << (8 * token_bytes_) ? 0 : tokens_ * token_bytes_;
+}
+
+absl::Status TokenFile::CheckTokens(const std::function<void(int64_t bytes)>& on_read) const {
+  if (bytes_to_check() == 0) return absl::OkStatus();
   std::array<int32_t, 4096> tokens;
   for (int64_t begin = 0; begin < tokens_; begin += tokens.size()) {
     const size_t count = std::min<int64_t>(tokens.size(), tokens_ - begin);
     if (absl::Status status = Read(begin, std::span(tokens).first(count)); !status.ok()) {
       return status;
     }
+    on_read(static_cast<int64_t>(count) * token_bytes_);
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #define ZEROBOX_DATA_TOKEN_FILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,8 +35,10 @@ class TokenFile {
   // InvalidArgument for a token >= vocabulary, DataLoss when the file is shorter than it was.
   absl::Status Read(int64_t begin, std::span<int32_t> out) const;
 
-  // Reads the whole file for a token >= vocabulary; nothing to read when no token can be.
-  absl::Status CheckTokens() const;
+  // Reads the whole file for a token >= vocabulary, of bytes_to_check() bytes: 0 when no token can
+  // be. Calls `on_read` with the number of bytes after each piece.
+  absl::Status CheckTokens(const std::function<void(int64_t bytes)>& on_read) const;
+  int64_t bytes_to_check() const;
 
  private:
   TokenFile(int fd, std::string path, int64_t vocabulary);

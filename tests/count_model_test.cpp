@@ -34,7 +34,6 @@ class FixedDataset final : public Dataset {
                   std::span<int32_t> targets) const override {
     Copy(validation_[sequence], inputs, targets);
   }
-  void IgnoreTargets(std::function<bool(int64_t, int64_t)>) override {}
   absl::Status status() const override { return failure; }
 
   absl::Status failure;
@@ -161,7 +160,6 @@ class EndlessDataset final : public Dataset {
     inputs[0] = 0;
     targets[0] = 1;
   }
-  void IgnoreTargets(std::function<bool(int64_t, int64_t)>) override {}
   mutable int64_t reads = 0;
 };
 

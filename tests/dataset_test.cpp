@@ -316,20 +316,18 @@ TEST_F(DatasetTest, GoesThroughTheEpochsInDifferentOrdersOfTheSameSequences) {
   }
 }
 
-TEST_F(DatasetTest, LeavesOutIgnoredTargetsAndCountsTheRest) {
-  const auto dataset = Open({Write("a", Counting(201)), "", 4, 256, 11});
-  ASSERT_NE(dataset, nullptr);
-  dataset->IgnoreTargets([](int64_t position, int64_t t) { return (position + t) % 3 == 0; });
-  for (int64_t position = 0; position < 60; ++position) {
-    const Sample sample = Train(*dataset, position, 4);
-    int64_t counted = 0;
-    for (int64_t t = 0; t < 4; ++t) {
-      const bool held_out = dataset->TrainSequence(position) == 44 && t == 3;
-      EXPECT_EQ(sample.targets[t] == -1, (position + t) % 3 == 0 || held_out);
-      counted += sample.targets[t] == -1 ? 0 : 1;
-    }
-    EXPECT_EQ(dataset->TrainTargets(position), counted);
-  }
+TEST_F(DatasetTest, TellsHowMuchItHasReadWhereItReadsEveryToken) {
+  using Reads = std::vector<std::pair<int64_t, int64_t>>;
+  Reads reads;
+  const auto on_read = [&](int64_t bytes, int64_t all) { reads.emplace_back(bytes, all); };
+  Write("a1", std::string(5000, 1));
+  Write("a2", "12345");
+  ASSERT_NE(Open({Path("a?"), Write("b", "123456"), 2, 100, 0, on_read}), nullptr);
+  // In pieces of 4096 tokens, file by file.
+  EXPECT_EQ(reads, (Reads{{4096, 5005}, {5000, 5005}, {5005, 5005}, {6, 6}}));
+  reads.clear();
+  ASSERT_NE(Open({Path("a?"), Path("b"), 2, 256, 0, on_read}), nullptr);  // no byte is outside
+  EXPECT_EQ(reads, Reads());
 }
 
 TEST_F(DatasetTest, ReportsAFileThatShrinksAndGoesOn) {

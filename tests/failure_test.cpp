@@ -297,9 +297,6 @@ class TornDataset final : public Dataset {
   int64_t TrainTargets(int64_t position) const override { return whole_.TrainTargets(position); }
   int64_t Epoch(int64_t position) const override { return whole_.Epoch(position); }
   int64_t TrainSequence(int64_t position) const override { return whole_.TrainSequence(position); }
-  void IgnoreTargets(std::function<bool(int64_t, int64_t)> ignored) override {
-    whole_.IgnoreTargets(std::move(ignored));
-  }
   void Train(int64_t position, std::span<int32_t> inputs,
              std::span<int32_t> targets) const override {
     whole_.Train(position, inputs, targets);

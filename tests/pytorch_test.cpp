@@ -249,7 +249,6 @@ class FixtureData final : public Dataset {
                   std::span<int32_t> targets) const override {
     Train(sequence, inputs, targets);
   }
-  void IgnoreTargets(std::function<bool(int64_t, int64_t)>) override {}
 
  private:
   static void Copy(std::span<const int32_t> from, std::span<int32_t> to) {

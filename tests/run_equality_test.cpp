@@ -173,9 +173,6 @@ class WrongTokens final : public Dataset {
     data_.Validation(sequence, inputs, targets);
     if (wrong_ && first_ < 0) inputs[0] = (inputs[0] + 1) % 101;
   }
-  void IgnoreTargets(std::function<bool(int64_t, int64_t)> ignored) override {
-    data_.IgnoreTargets(std::move(ignored));
-  }
 
  private:
   SyntheticDataset data_;

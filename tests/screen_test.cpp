@@ -180,6 +180,34 @@ TEST(Progress, IsABarOnATerminal) {
   EXPECT_THAT(log, HasSubstr("step 1/2"));  // the log has lines
 }
 
+TEST(ReadingProgress, IsALineEveryFewSecondsWithoutATerminal) {
+  Pipe out, err;
+  Screen screen({.out = out.writer(), .err = err.writer()});
+  ReadingProgress progress(screen);
+  progress.OnRead(int64_t{1} << 30, int64_t{20} << 30, 4.9);
+  EXPECT_EQ(err.Read(), "");
+  progress.OnRead(int64_t{2} << 30, int64_t{20} << 30, 5);
+  progress.OnRead(int64_t{3} << 30, int64_t{20} << 30, 9.9);
+  EXPECT_EQ(err.Read(), "looking for tokens outside the vocabulary: 2.00 GiB of 20.0 GiB\n");
+  progress.OnRead(int64_t{20} << 30, int64_t{20} << 30, 10);
+  EXPECT_EQ(err.Read(), "looking for tokens outside the vocabulary: 20.0 GiB of 20.0 GiB\n");
+}
+
+TEST(ReadingProgress, IsABarOnATerminalOnceItTakesLonger) {
+  Pipe out, err;
+  Screen screen({.out = out.writer(), .err = err.writer(), .err_terminal = true, .color = false});
+  ReadingProgress progress(screen);
+  progress.OnRead(int64_t{1} << 20, int64_t{4} << 20, 0.4);
+  EXPECT_EQ(err.Read(), "");
+  progress.OnRead(int64_t{2} << 20, int64_t{4} << 20, 0.5);
+  progress.OnRead(int64_t{3} << 20, int64_t{4} << 20, 0.55);
+  EXPECT_EQ(
+      err.Read(),
+      "\r ██████░░░░░░  looking for tokens outside the vocabulary: 2.00 MiB of 4.00 MiB\x1b[K");
+  screen.Print("header");
+  EXPECT_EQ(err.Read(), "\r\x1b[K");
+}
+
 TEST(Progress, ShowsSkippedSteps) {
   Pipe out, err;
   Screen screen({.out = out.writer(), .err = err.writer()});

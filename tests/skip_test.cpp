@@ -67,7 +67,6 @@ class WithoutBatches final : public Dataset {
                   std::span<int32_t> targets) const override {
     data_.Validation(sequence, inputs, targets);
   }
-  void IgnoreTargets(std::function<bool(int64_t, int64_t)>) override {}
 
  private:
   int64_t Shifted(int64_t position) const {

@@ -32,7 +32,8 @@ class SyntheticDataset final : public Dataset {
   int64_t TrainSequence(int64_t position) const override { return position % train_sequences(); }
   void Validation(int64_t sequence, std::span<int32_t> inputs,
                   std::span<int32_t> targets) const override;
-  void IgnoreTargets(std::function<bool(int64_t, int64_t)> ignored) override;
+  // Targets for which this returns true are ignored. Set before the run.
+  void IgnoreTargets(std::function<bool(int64_t position, int64_t t)> ignored);
 
  private:
   int32_t Token(int64_t sequence, int64_t t) const;

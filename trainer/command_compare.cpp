@@ -77,7 +77,7 @@ class CompareCommand {
         return Refuse(status);
     }
     if (!settings().data.empty()) {
-      absl::StatusOr<RunData> data = OpenData(settings());
+      absl::StatusOr<RunData> data = OpenData(settings(), screen_);
       if (!data.ok()) return Refuse(data.status());
       data_ = *std::move(data);
     }

@@ -42,7 +42,7 @@ class TrainCommand {
         return Refuse(status);
     }
     if (!resolved->settings.data.empty()) {
-      absl::StatusOr<RunData> data = OpenData(resolved->settings);
+      absl::StatusOr<RunData> data = OpenData(resolved->settings, screen_);
       if (!data.ok()) return Refuse(data.status());
       data_ = *std::move(data);
     }

@@ -15,7 +15,6 @@
 namespace zerobox {
 namespace {
 
-constexpr double kSecondsBetweenLines = 5;
 constexpr double kSecondsBetweenBars = 0.1;
 // Weight of the newest step in the smoothed time of one.
 constexpr double kNewest = 0.1;
@@ -146,6 +145,20 @@ void Progress::OnStep(const StepMetrics& metrics) {
   if (ends || elapsed_ >= next_bar_) {
     screen_.ShowBar(ProgressBar(metrics, steps_, left, screen_.err_style()));
     next_bar_ = elapsed_ + kSecondsBetweenBars;
+  }
+}
+
+void ReadingProgress::OnRead(int64_t bytes, int64_t all, double seconds) {
+  const std::string text = absl::StrCat(
+      "looking for tokens outside the vocabulary: ", HumanBytes(bytes), " of ", HumanBytes(all));
+  if (seconds >= next_line_) {
+    screen_.ShowLine(text);
+    next_line_ = seconds + kSecondsBetweenLines;
+  }
+  if (seconds >= next_bar_) {
+    const double share = static_cast<double>(bytes) / static_cast<double>(all);
+    screen_.ShowBar(absl::StrCat(" ", screen_.err_style().Cyan(Bar(share, 1, 12)), "  ", text));
+    next_bar_ = seconds + kSecondsBetweenBars;
   }
 }
 

@@ -69,6 +69,9 @@ class Screen {
   bool out_ok_ = true;
 };
 
+inline constexpr double kSecondsBetweenLines = 5;
+inline constexpr double kSecondsBeforeReadingBar = 0.5;
+
 // Turns the metrics of a run into a bar or into lines every few seconds.
 class Progress {
  public:
@@ -84,6 +87,19 @@ class Progress {
   double next_line_ = 0;
   double next_bar_ = 0;
   double smooth_seconds_ = 0;  // of one step
+};
+
+// The same for what is read before a run, where that takes longer than a moment.
+class ReadingProgress {
+ public:
+  explicit ReadingProgress(Screen& screen) : screen_(screen) {}
+  // `seconds` since the reading began.
+  void OnRead(int64_t bytes, int64_t all, double seconds);
+
+ private:
+  Screen& screen_;
+  double next_line_ = kSecondsBetweenLines;
+  double next_bar_ = kSecondsBeforeReadingBar;
 };
 
 // "step 120/400  loss 2.8312  norm 0.61    lr 9.1e-04  12.3k tokens/s  0:21 left"

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <ctime>
 
@@ -69,13 +70,19 @@ DerivedNumbers Derived(const TrainSettings& settings, const RunPlan& plan, const
 
 }  // namespace
 
-absl::StatusOr<RunData> OpenData(const TrainSettings& settings) {
+absl::StatusOr<RunData> OpenData(const TrainSettings& settings, Screen& screen) {
+  using Clock = std::chrono::steady_clock;
+  ReadingProgress progress(screen);
+  const auto on_read = [&, begin = Clock::now()](int64_t bytes, int64_t all) {
+    progress.OnRead(bytes, all, std::chrono::duration<double>(Clock::now() - begin).count());
+  };
   absl::StatusOr<std::unique_ptr<Dataset>> dataset =
       Dataset::Open({.train = settings.data,
                      .validation = settings.val_data,
                      .sequence_length = settings.model.seq_len,
                      .vocabulary = settings.model.vocab_size,
-                     .seed = settings.seed});
+                     .seed = settings.seed,
+                     .on_read = on_read});
   if (!dataset.ok()) return dataset.status();
   if (absl::Status status = CheckBatch(settings, **dataset); !status.ok()) return status;
   const DataFacts facts = {.train_tokens = (*dataset)->train_tokens(),

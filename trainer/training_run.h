@@ -30,8 +30,8 @@ struct RunData {
   std::unique_ptr<Dataset> dataset;
   DataFacts facts;
 };
-// Refuses data that is shorter than one global batch.
-absl::StatusOr<RunData> OpenData(const TrainSettings& settings);
+// Refuses data that is shorter than one global batch. Shows progress where reading takes long.
+absl::StatusOr<RunData> OpenData(const TrainSettings& settings, Screen& screen);
 
 class TrainingRun {
  public:
