@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ops/view.h"
 
 namespace zerobox {
 namespace {
@@ -24,8 +25,6 @@ std::string_view CommandName(unsigned commands) {
          : (commands & kReportCommand) != 0 ? "report"
                                             : "compare";
 }
-
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 // Where one argument stands; a flag file's arguments are read by the same code as the command
 // line's.

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "ops/view.h"
 
 namespace zerobox {
 namespace {
@@ -328,9 +329,8 @@ const FlagInfo* FindFlag(std::string_view name) {
 
 absl::StatusOr<Bytes> ParseBytes(std::string_view text) {
   const auto refuse = [&] {
-    return absl::InvalidArgumentError(
-        absl::StrCat("wanted a size in bytes such as 512MiB, 8GiB or 1000000, found '",
-                     absl::string_view(text.data(), text.size()), "'"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "wanted a size in bytes such as 512MiB, 8GiB or 1000000, found '", View(text), "'"));
   };
   static constexpr std::pair<std::string_view, double> kUnits[] = {
       {"", 1},       {"b", 1},        {"k", 0x1p10},   {"kib", 0x1p10}, {"kb", 1e3},
@@ -376,7 +376,7 @@ std::string AbslUnparseFlag(Bytes bytes) {
 }
 
 std::vector<std::string> ParseList(std::string_view text) {
-  std::vector<std::string> parts = absl::StrSplit(absl::string_view(text.data(), text.size()), ',');
+  std::vector<std::string> parts = absl::StrSplit(View(text), ',');
   for (std::string& part : parts) absl::StripAsciiWhitespace(&part);
   return parts;
 }
@@ -393,8 +393,7 @@ std::string NumberText(double number) {
 }  // namespace
 
 std::string Wanted(const FlagInfo& flag) {
-  const absl::CommandLineFlag* const registered =
-      absl::FindCommandLineFlag(absl::string_view(flag.name.data(), flag.name.size()));
+  const absl::CommandLineFlag* const registered = absl::FindCommandLineFlag(View(flag.name));
   if (registered->IsOfType<bool>()) return "true or false";
   if (registered->IsOfType<std::string>()) {
     const bool choice = flag.placeholder.find('|') != std::string_view::npos;
@@ -433,8 +432,7 @@ int EditDistance(std::string_view a, std::string_view b) {
 }
 
 std::vector<std::string> NearestFlags(std::string_view name, unsigned commands) {
-  const std::string wanted = absl::StrReplaceAll(
-      absl::AsciiStrToLower(absl::string_view(name.data(), name.size())), {{"-", "_"}});
+  const std::string wanted = absl::StrReplaceAll(absl::AsciiStrToLower(View(name)), {{"-", "_"}});
   std::vector<std::pair<int, std::string>> found;
   for (const FlagInfo& flag : AllFlags()) {
     if ((flag.commands & commands) == 0) continue;

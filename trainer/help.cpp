@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "hwy/highway.h"
 #include "ops/host/matmul.h"
+#include "ops/view.h"
 #include "trainer/build_info.h"
 #include "trainer/text.h"
 
@@ -42,8 +43,7 @@ std::string DefaultOf(const FlagMeaning& meaning, const absl::CommandLineFlag& r
 }
 
 std::string FlagHelp(const FlagInfo& flag, CommandMask command) {
-  const absl::CommandLineFlag& registered =
-      *absl::FindCommandLineFlag(absl::string_view(flag.name.data(), flag.name.size()));
+  const absl::CommandLineFlag& registered = *absl::FindCommandLineFlag(View(flag.name));
   const FlagMeaning meaning = flag.MeaningIn(command);
   const std::string_view placeholder = meaning.placeholder;
   std::string name = absl::StrCat("  --", std::string(flag.name), placeholder.empty() ? "" : "=",

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "ops/view.h"
 
 namespace zerobox {
 
@@ -25,9 +26,7 @@ std::string GroupName(const RankGroup& group, size_t all) {
   return absl::StrCat("each of the devices ", absl::StrJoin(group.ranks, ", "));
 }
 
-std::string Spaced(std::string_view name) {
-  return absl::StrReplaceAll(absl::string_view(name.data(), name.size()), {{"_", " "}});
-}
+std::string Spaced(std::string_view name) { return absl::StrReplaceAll(View(name), {{"_", " "}}); }
 
 std::string Agreement(bool known, bool equal, const Style& style) {
   if (!known) return " ";

@@ -5,14 +5,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "ops/view.h"
 
 namespace zerobox {
-namespace {
-
-absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
-
-}  // namespace
-
 std::string Describe(const CallInfo& call) {
   std::string name(Name(call.collective));
   std::replace(name.begin(), name.end(), '_', '-');

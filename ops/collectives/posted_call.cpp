@@ -5,11 +5,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "ops/view.h"
 
 namespace zerobox {
 namespace {
-
-absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
 bool AreTheSame(const PostedCall& a, const PostedCall& b) {
   return a.number == b.number && a.collective == b.collective &&

@@ -19,14 +19,13 @@
 #include "ops/device/guarded.h"
 #include "ops/host/host_ops.h"
 #include "ops/host/threads.h"
+#include "ops/view.h"
 
 namespace zerobox::cuda {
 namespace {
 
 constexpr StreamId kAllStreams[] = {StreamId::kCompute, StreamId::kCommunication, StreamId::kToHost,
                                     StreamId::kFromHost};
-
-absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
 absl::Status Annotate(const absl::Status& status, std::string_view where) {
   if (status.ok()) return status;

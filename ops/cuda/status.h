@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "ops/view.h"
 
 namespace zerobox::cuda {
 
@@ -17,8 +18,7 @@ inline absl::Status ToStatus(cudaError_t error, std::string_view call) {
   if (error == cudaSuccess) return absl::OkStatus();
   (void)cudaGetLastError();
   const std::string message =
-      absl::StrCat(absl::string_view(call.data(), call.size()), ": ", cudaGetErrorString(error),
-                   " (", cudaGetErrorName(error), ")");
+      absl::StrCat(View(call), ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
   if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
   return absl::InternalError(message);
 }

@@ -10,14 +10,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/device/recorder.h"
+#include "ops/view.h"
 
 namespace zerobox {
 namespace {
 
 // The addresses of a pool that only counts: far apart, nowhere near zero, never followed.
 constexpr int64_t kCountedRegionBytes = int64_t{1} << 60;
-
-absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
 }  // namespace
 
