@@ -111,16 +111,16 @@ void Gpt::End(MicroBatchInFlight& mb) {
 }
 
 void Gpt::Forward(const Visit& visit, Buffer w, MicroBatchInFlight& mb) {
-  if (visit.unit != kEnds) return BlockForward(visit.unit - BlockUnit(0), w, mb);
-  if (visit.index == 0) return LookupForward(w, mb);
-  HeadForward(w, mb);
+  if (visit.layer == kLookup) return LookupForward(w, mb);
+  if (visit.layer == kHead) return HeadForward(w, mb);
+  BlockForward(visit.unit - BlockUnit(0), w, mb);
 }
 
 void Gpt::Backward(const Visit& visit, Buffer w, MicroBatchInFlight& mb, Stage0& zero,
                    float loss_scale) {
-  if (visit.unit != kEnds) return BlockBackward(visit.unit - BlockUnit(0), w, mb, zero);
-  if (visit.needs_parameters) return HeadBackward(w, mb, zero, loss_scale);
-  LookupBackward(mb, zero);
+  if (visit.layer == kLookup) return LookupBackward(mb, zero);
+  if (visit.layer == kHead) return HeadBackward(w, mb, zero, loss_scale);
+  BlockBackward(visit.unit - BlockUnit(0), w, mb, zero);
 }
 
 // ---- forward ----

@@ -26,19 +26,19 @@ StepProgram TrainingProgram(int64_t n_layer) {
   StepProgram program = ForwardProgram(n_layer);
   if (n_layer > 0) program[n_layer].keeps_parameters = true;  // the last block
   program.back().keeps_parameters = true;                     // the head
-  Add(program, {.pass = Pass::kBackward, .layer = "head", .unit = kEnds});
+  Add(program, {.pass = Pass::kBackward, .layer = kHead, .unit = kEnds});
   for (int64_t block = n_layer - 1; block >= 0; --block)
     Add(program, Block(Pass::kBackward, block));
   Add(program,
-      {.pass = Pass::kBackward, .layer = "lookup", .unit = kEnds, .needs_parameters = false});
+      {.pass = Pass::kBackward, .layer = kLookup, .unit = kEnds, .needs_parameters = false});
   return program;
 }
 
 StepProgram ForwardProgram(int64_t n_layer) {
   StepProgram program;
-  Add(program, {.pass = Pass::kForward, .layer = "lookup", .unit = kEnds});
+  Add(program, {.pass = Pass::kForward, .layer = kLookup, .unit = kEnds});
   for (int64_t block = 0; block < n_layer; ++block) Add(program, Block(Pass::kForward, block));
-  Add(program, {.pass = Pass::kForward, .layer = "head", .unit = kEnds});
+  Add(program, {.pass = Pass::kForward, .layer = kHead, .unit = kEnds});
   return program;
 }
 

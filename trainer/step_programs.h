@@ -14,6 +14,10 @@ inline constexpr UnitId kEnds = 0;
 constexpr UnitId BlockUnit(int64_t block) { return static_cast<UnitId>(block + 1); }
 std::string UnitName(UnitId unit);  // "ends", "block 3"
 
+// The layers of the ends; a block's is its unit's name.
+inline constexpr char kLookup[] = "lookup";
+inline constexpr char kHead[] = "head";
+
 // Forward: lookup, blocks, head. Backward: the same reversed. The head and the last block keep
 // their parameters from their forward to their backward visit; the lookup's backward needs none.
 StepProgram TrainingProgram(int64_t n_layer);
