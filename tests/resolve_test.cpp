@@ -327,7 +327,7 @@ TEST(Resolve, GivesSampleItsSettings) {
   const CommandLine line = ParseArguments(kSampleCommand, arguments).value();
   const SampleSettings settings = ResolveSample(line, kMachine).value().settings;
   EXPECT_EQ(settings.run, "runs/x");
-  EXPECT_EQ(settings.prompt, "\n");
+  EXPECT_EQ(settings.prompt, "");
   EXPECT_EQ(settings.bytes, 7);
   EXPECT_EQ(settings.top_k, 3);
   EXPECT_EQ(settings.temperature, 0.8);

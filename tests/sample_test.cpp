@@ -2,17 +2,22 @@
 //
 // Sampling from saved models: one that a run has trained, and models whose logits are known because
 // their final norm puts out its bias alone, (1, 0, 0, ...), so that the logit of a token is the
-// first number of its embedding.
+// first number of its embedding; or that go on with their last token.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "ops/bfloat16.h"
 #include "tests/process.h"
 #include "tests/small_run.h"
@@ -23,21 +28,19 @@
 namespace zerobox {
 namespace {
 
-void WriteModel(const std::string& folder, const std::vector<float>& logits,
-                DType dtype = DType::kFloat32) {
+// `fill` sets what is not zero of a parameter.
+void WriteModel(const std::string& folder, size_t vocabulary, DType dtype,
+                const std::function<void(const std::string& name, std::vector<float>&)>& fill) {
   const ModelConfig config = {.n_layer = 1,
                               .n_head = 1,
                               .n_embd = 4,
                               .seq_len = 3,
-                              .vocab_size = static_cast<int64_t>(logits.size())};
+                              .vocab_size = static_cast<int64_t>(vocabulary)};
   auto writer = CreateModelFile(folder, config, dtype);
   ASSERT_TRUE(writer.ok()) << writer.status();
   for (const ParameterSpec& spec : GptParameters(config)) {
     std::vector<float> values(spec.elements());
-    if (spec.name == "ln_f.bias") values[0] = 1;
-    if (spec.name == "wte.weight") {
-      for (size_t token = 0; token < logits.size(); ++token) values[4 * token] = logits[token];
-    }
+    fill(spec.name, values);
     std::vector<BFloat16> rounded;
     for (const float value : values) rounded.push_back(ToBFloat16(value));
     ASSERT_TRUE((*writer)
@@ -46,6 +49,33 @@ void WriteModel(const std::string& folder, const std::vector<float>& logits,
                     .ok());
   }
   ASSERT_TRUE((*writer)->Finish().ok());
+}
+
+void WriteModel(const std::string& folder, const std::vector<float>& logits,
+                DType dtype = DType::kFloat32) {
+  WriteModel(folder, logits.size(), dtype,
+             [&](const std::string& name, std::vector<float>& values) {
+               if (name == "ln_f.bias") values[0] = 1;
+               if (name != "wte.weight") return;
+               for (size_t token = 0; token < logits.size(); ++token)
+                 values[4 * token] = logits[token];
+             });
+}
+
+// A model that goes on with its last token if that is one of these, at most three, else with 0:
+// their embeddings are orthogonal and of mean 0, and all others 0.
+void WriteEchoModel(const std::string& folder, size_t vocabulary,
+                    const std::vector<size_t>& tokens) {
+  constexpr float kEmbeddings[][4] = {{1, -1, 0, 0}, {0, 0, 1, -1}, {1, 1, -1, -1}};
+  ASSERT_LE(tokens.size(), std::size(kEmbeddings));
+  WriteModel(folder, vocabulary, DType::kFloat32,
+             [&](const std::string& name, std::vector<float>& values) {
+               if (name == "ln_f.weight") std::fill(values.begin(), values.end(), 1.0F);
+               if (name != "wte.weight") return;
+               for (size_t i = 0; i < tokens.size(); ++i) {
+                 std::copy_n(kEmbeddings[i], 4, values.begin() + 4 * tokens[i]);
+               }
+             });
 }
 
 // Tokens 0 to 4 with weights 1, 8, 0, 2, 0.
@@ -127,7 +157,33 @@ TEST_F(SampleTest, WritesTokensBeyondBytesAsNumbers) {
   std::vector<float> logits(300, 0);
   logits[299] = 9;
   WriteModel(folder_.path(), logits);
-  EXPECT_EQ(Written({.prompt = "a", .bytes = 2, .temperature = 0}), " 299 299");
+  EXPECT_EQ(Written({.prompt = "7", .bytes = 2, .temperature = 0}), " 299 299");
+  EXPECT_EQ(Written({.bytes = 2, .temperature = 0}), "299 299");
+}
+
+TEST_F(SampleTest, ReadsAPromptOfTokensBeyondBytesAsNumbers) {
+  WriteEchoModel(folder_.path(), 300, {7, 299, '\n'});
+  EXPECT_EQ(Written({.prompt = "7 299", .bytes = 2, .temperature = 0}), " 299 299");
+  EXPECT_EQ(Written({.prompt = " 299\t7\n", .bytes = 2, .temperature = 0}), " 7 7");
+  EXPECT_EQ(Written({.bytes = 1, .temperature = 0}), "0");
+  for (const auto& [prompt, found] : {std::pair("7 300", "300"),
+                                      {"7 -1", "-1"},
+                                      {"7, 8", "7,"},
+                                      {"hacker: n.", "hacker:"},
+                                      {"99999999999", "99999999999"}}) {
+    const absl::Status status = Refusal({.prompt = prompt, .bytes = 1});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(
+        status.message(),
+        absl::StrCat("--prompt: wanted numbers of tokens from 0 to 299 with blanks between, as "
+                     "this model's tokens are not bytes, found '",
+                     found, "'; turn the text into tokens as was done with --data"));
+  }
+}
+
+TEST_F(SampleTest, BeginsATextBehindTheEndOfAnotherWhereTheVocabularyIsGpt2s) {
+  WriteEchoModel(folder_.path(), 50304, {50256, '\n'});
+  EXPECT_EQ(Written({.bytes = 1, .temperature = 0}), "50256");
 }
 
 // These logits are bf16 numbers, so the type makes no difference to them.

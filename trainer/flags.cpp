@@ -274,8 +274,11 @@ ZEROBOX_FLAG(int64_t, eval_batches, 20, "Batches of one evaluation.",
 ZEROBOX_FLAG(int64_t, sample_bytes, 300, "Bytes of text that the model writes at the end; 0: none.",
              .topic = Topic::kEvaluationAndSampling, .commands = kTrainCommand, .placeholder = "N",
              .range = {.min = 0, .max = 1e6});
-ZEROBOX_FLAG(std::string, prompt, "", "Text to go on from.", .topic = Topic::kEvaluationAndSampling,
-             .commands = kSampleCommand, .placeholder = "TEXT", .default_text = "a line break");
+ZEROBOX_FLAG(std::string, prompt, "",
+             "Text to go on from; for a model with more than 256 tokens their numbers, with blanks "
+             "between.",
+             .topic = Topic::kEvaluationAndSampling, .commands = kSampleCommand,
+             .placeholder = "TEXT", .default_text = "a line break; 50256, the end of a text");
 ZEROBOX_FLAG(int64_t, bytes, 300, "Bytes to write.", .topic = Topic::kEvaluationAndSampling,
              .commands = kSampleCommand, .placeholder = "N", .range = {.min = 1, .max = 1e7});
 ZEROBOX_FLAG(double, temperature, 0.8,

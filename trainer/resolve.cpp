@@ -382,17 +382,17 @@ absl::StatusOr<ResolvedSample> ResolveSample(const CommandLine& line, const Mach
   ResolvedSample resolved;
   SampleSettings& settings = resolved.settings;
   settings.run = resolver.ZEROBOX_TAKE(run);
-  settings.prompt = resolver.ZEROBOX_TAKE(prompt, "default", std::optional<std::string>("\n"));
+  settings.prompt = resolver.ZEROBOX_TAKE(prompt);
   settings.bytes = resolver.ZEROBOX_TAKE(bytes);
   settings.temperature = resolver.ZEROBOX_TAKE(temperature);
   settings.top_k = resolver.ZEROBOX_TAKE(top_k);
   settings.seed = resolver.ZEROBOX_TAKE(seed);
   settings.threads = static_cast<int>(
       resolver.ZEROBOX_TAKE(threads, "derived", std::optional<int64_t>(machine.cores)));
-  if (settings.prompt.empty()) {
+  if (resolver.Given("prompt") && settings.prompt.empty()) {
     return absl::InvalidArgumentError(
-        "--prompt is empty: wanted at least one byte to go on from; leave the flag out for a line "
-        "break");
+        "--prompt is empty: wanted at least one byte, or token, to go on from; leave the flag out "
+        "for a line break, or the token for the end of a text");
   }
   resolved.flags = resolver.TakeFlags();
   return resolved;

@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "ops/collectives/plan_communicator.h"
 #include "ops/device/host_device.h"
 #include "ops/device/plan_device.h"
@@ -24,6 +26,10 @@
 
 namespace zerobox {
 namespace {
+
+// Models of so many tokens at most read and write bytes.
+constexpr int64_t kByteVocabulary = 256;
+constexpr int32_t kEndOfText = 50256;  // in GPT-2's vocabulary
 
 // A model for reading: parameters whole on one device.
 class Generator {
@@ -128,6 +134,41 @@ int32_t Draw(const std::vector<float>& logits, double temperature, int64_t top_k
   return order.back();
 }
 
+// A token a byte.
+absl::StatusOr<std::vector<int32_t>> ByteTokens(const std::string& prompt, int64_t vocabulary) {
+  // There is no token for the beginning of a text; a line's end comes closest.
+  if (prompt.empty()) return std::vector{std::min<int32_t>('\n', vocabulary - 1)};
+  std::vector<int32_t> tokens;
+  for (const unsigned char c : prompt) {
+    if (c >= vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat("the prompt has the byte ", c,
+                                                     ", but the model knows tokens below ",
+                                                     vocabulary, " only: use another --prompt"));
+    }
+    tokens.push_back(c);
+  }
+  return tokens;
+}
+
+// The numbers that the prompt says.
+absl::StatusOr<std::vector<int32_t>> NumberTokens(const std::string& prompt, int64_t vocabulary) {
+  std::vector<int32_t> tokens;
+  for (const absl::string_view word :
+       absl::StrSplit(prompt, absl::ByAnyChar(" \t\n"), absl::SkipEmpty())) {
+    int32_t token = 0;
+    if (!absl::SimpleAtoi(word, &token) || token < 0 || token >= vocabulary) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--prompt: wanted numbers of tokens from 0 to ", vocabulary - 1,
+                       " with blanks between, as this model's tokens are not bytes, found '", word,
+                       "'; turn the text into tokens as was done with --data"));
+    }
+    tokens.push_back(token);
+  }
+  // In GPT-2's vocabulary the end of a text also stands before each.
+  if (tokens.empty()) tokens.push_back(vocabulary > kEndOfText ? kEndOfText : 0);
+  return tokens;
+}
+
 }  // namespace
 
 absl::Status Sample(const SampleSettings& settings,
@@ -154,18 +195,11 @@ absl::Status Sample(const SampleSettings& settings,
   Generator generator(**device, *layout, model);
   if (absl::Status status = generator.Load(**reader); !status.ok()) return status;
 
-  const bool bytes = config->vocab_size <= 256;
-  std::vector<int32_t> tokens;
-  for (const unsigned char c : settings.prompt) {
-    if (c >= config->vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the prompt has the byte ", c, ", but the model knows tokens below ",
-                       config->vocab_size, " only: use another --prompt"));
-    }
-    tokens.push_back(c);
-  }
-  // A model has no token for the beginning of a text; a line's end comes closest.
-  if (tokens.empty()) tokens.push_back(std::min<int32_t>('\n', config->vocab_size - 1));
+  const bool bytes = config->vocab_size <= kByteVocabulary;
+  auto prompt = bytes ? ByteTokens(settings.prompt, config->vocab_size)
+                      : NumberTokens(settings.prompt, config->vocab_size);
+  if (!prompt.ok()) return prompt.status();
+  std::vector<int32_t> tokens = *std::move(prompt);
 
   bool go_on = settings.prompt.empty() || write(settings.prompt);
   bool separate = !settings.prompt.empty();  // numbers, from what stands before

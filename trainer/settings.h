@@ -94,7 +94,7 @@ struct TrainSettings {
 
 struct SampleSettings {
   std::string run = "runs/latest";
-  std::string prompt;
+  std::string prompt;  // "": as if a text began
   int64_t bytes = 300;
   double temperature = 0.8;
   int64_t top_k = 0;  // 0: off

@@ -74,7 +74,7 @@ std::vector<int64_t> EvaluationSequences(const TrainSettings& settings, const Da
 
 // Loads run/model.safetensors onto one host device and continues the prompt; `write` receives the
 // text piece by piece, the prompt first, until it returns false. Bytes are written as they are;
-// tokens of a vocabulary beyond 256 as numbers, separated by spaces.
+// tokens of a vocabulary beyond 256 as numbers, separated by spaces, and so a prompt gives them.
 absl::Status Sample(const SampleSettings& settings,
                     const std::function<bool(std::string_view)>& write);
 
