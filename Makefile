@@ -83,6 +83,7 @@ compare_command = $(program) compare --data=$(call quote,$(DATA)) --zero_stages=
 
 all: ## the program, build/zerobox
 	@.ci/setup build
+	$(if $(several_gpus_missing),@echo $(call quote,$(several_gpus_missing)))
 	+@$(call build,$(program))
 
 run: ## trains on the Jargon File; DATA=my.txt STAGE=2 DEVICES=8 ARGS="--steps=200" change what and how

@@ -158,6 +158,19 @@ TEST(ResolveDevices, NeedsAGpuToPutDevicesOn) {
             "--virtual: no driver; leave --virtual out");
 }
 
+TEST(ResolveDevices, SaysWhyABuildWithoutCudaTakesNoGpu) {
+  Machine machine = WithGpus(0);
+  machine.count_gpus = [] { return absl::UnimplementedError("built without CUDA"); };
+  EXPECT_EQ(Resolve({}, machine)->about_devices, "");
+  machine.nvidia_driver = true;
+  const ResolvedTrain resolved = Resolve({}, machine).value();
+  EXPECT_EQ(resolved.settings.device, "host");
+  EXPECT_EQ(resolved.about_devices,
+            "host devices: this machine has a GPU, but this build no CUDA: make CUDA=1");
+  EXPECT_EQ(Resolve({"--device=host"}, machine)->about_devices, "");
+  EXPECT_THAT(ErrorOf({"--device=cuda"}, machine), HasSubstr("--device=cuda: built without CUDA"));
+}
+
 TEST(ResolveDevices, RefusesSeveralGpusWithoutNccl) {
   Machine machine = WithGpus(4);
   machine.check_nccl = [] { return absl::UnimplementedError("libnccl.so.2 is nowhere"); };

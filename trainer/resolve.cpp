@@ -300,7 +300,11 @@ int Cores() {
 
 }  // namespace
 
-Machine ThisMachine() { return {.cores = Cores(), .available_memory = FreeMemory()}; }
+Machine ThisMachine() {
+  return {.cores = Cores(),
+          .available_memory = FreeMemory(),
+          .nvidia_driver = access("/dev/nvidia0", F_OK) == 0};
+}
 
 std::string Text(const FlagValue& value) {
   if (const auto* yes = std::get_if<bool>(&value)) return *yes ? "true" : "false";

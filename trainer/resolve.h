@@ -31,6 +31,7 @@ struct Machine {
   // Asked only where several GPUs are to be used.
   std::function<absl::Status()> check_nccl = CheckNccl;
   std::function<absl::StatusOr<GpuLinks>(int gpus)> links = FindGpuLinks;
+  bool nvidia_driver = false;  // it has the driver of GPUs, which a build without CUDA cannot count
 };
 Machine ThisMachine();
 // Free on each of the first `gpus` GPUs.

@@ -88,8 +88,9 @@ absl::StatusOr<Choice> Choose(Resolver& resolver, const Machine& machine, bool o
       return GpusElsewhere(resolver, on_one_gpu);
     if (on_one_gpu) return Refuse("--virtual", message + "; leave --virtual out");
     if (device == "cuda") return Refuse("--device=cuda", message + "; use --device=host");
-    // A build without CUDA has nothing to explain.
-    return Choice{.why_fewer = absl::IsUnimplemented(gpus.status()) ? "" : message};
+    if (!absl::IsUnimplemented(gpus.status())) return Choice{.why_fewer = message};
+    if (!machine.nvidia_driver) return Choice{};  // there is nothing to explain
+    return Choice{.why_fewer = "this machine has a GPU, but this build no CUDA: make CUDA=1"};
   }
   if (on_one_gpu) return Choice{.gpus = 1};
   return ChooseGpus(resolver, machine, *gpus, device == "auto");

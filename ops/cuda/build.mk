@@ -21,13 +21,16 @@ ops_cuda_device_sources += $(if $(nccl_include),$(ops_cuda_nccl_sources),$(ops_c
 ops_cuda_library_sources += $(if $(nccl_include),$(ops_cuda_nccl_library_sources))
 tests_emulation_sources += $(if $(nccl_include),$(tests_nccl_sources))
 tests_emulation_support += $(if $(nccl_include),$(tests_nccl_support))
-nccl_missing := $(if $(nccl_include),,left out: the tests of collectives between GPUs need the header of NCCL, nccl.h, \
-  which is in none of: $(nccl_folders). Set NCCL_HOME to where it is)
+nccl_wanted = $(if $(nccl_include),,left out: $(1) the header of NCCL, nccl.h, which is in none of: \
+  $(nccl_folders). Install libnccl-dev of NVIDIA's repository, or set NCCL_HOME to where NCCL is)
+nccl_missing := $(call nccl_wanted,the tests of collectives between GPUs need)
 
 # CUDA=1 is the default where there is a GPU to run on.
 CUDA ?= $(if $(and $(nvcc),$(or $(wildcard /dev/nvidia0),$(shell command -v nvidia-smi))),1,0)
 # Machine code for these, as far as nvcc knows them, and PTX of the newest for what comes later.
 CUDA_ARCHS = 80 90 100 120
+# Of a program for GPUs.
+several_gpus_missing := $(if $(filter 1,$(CUDA)),$(call nccl_wanted,training on several GPUs needs))
 ifneq (,$(filter-out 0 1,$(CUDA)))
   $(error CUDA is 0 or 1; found: $(CUDA))
 endif
