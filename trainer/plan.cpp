@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plan: each rank's step program walked against a device that only counts.
+// The plan: a rank's step program walked against a device that only counts.
 #include <numeric>
 
 #include "ops/collectives/plan_communicator.h"

@@ -68,7 +68,7 @@ std::string TrafficBlock(const RunPlan& plan, const RankPlan& planned, const Ran
                   CopyRows(plan, planned, measured, style));
   const CollectiveCount& scalars =
       measured != nullptr ? measured->step_traffic.scalars : planned.step_traffic.scalars;
-  absl::StrAppend(&block, "  and scalars (loss, norms): ", WithCommas(scalars.bytes_sent),
+  absl::StrAppend(&block, "  and scalars (for the gradient norm): ", WithCommas(scalars.bytes_sent),
                   " bytes in ", Plural(scalars.calls, "call", "calls"));
   if (const int64_t foretold = planned.step_traffic.scalars.bytes_sent;
       foretold != scalars.bytes_sent) {

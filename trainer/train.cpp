@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <exception>
 #include <iterator>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGroup(const TrainSettings& settings,
 
 std::vector<std::thread> StartThreads(std::deque<Worker>& workers, Watch& watch, Abort& abort) {
   std::vector<std::thread> threads;
+  threads.reserve(workers.size());  // no place for one can be missing once others run
   for (int rank = 0; rank < std::ssize(workers); ++rank) {
     Worker& worker = workers[rank];
     try {
@@ -48,7 +49,7 @@ std::vector<std::thread> StartThreads(std::deque<Worker>& workers, Watch& watch,
         worker.Run();
         watch.Back(rank);
       });
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {  // of the system, or for want of memory
       abort.Fail(absl::ResourceExhaustedError(absl::StrCat("the machine does not give device ",
                                                            rank, " a thread: ", error.what(),
                                                            ". Use fewer devices")));

@@ -56,8 +56,9 @@ struct TrainHooks {
   std::function<void(const std::string& name, const float* values, int64_t elements)> parameter;
 };
 
-// Walks the real step program of every rank against a planning device: memory, traffic. Allocates
-// nothing, whatever the model's size. InvalidArgument when the settings make no layout.
+// Walks a rank's real step program against a planning device: memory, traffic. Shards are of equal
+// size, so every rank has the same plan. Allocates nothing, whatever the model's size.
+// InvalidArgument when the settings make no layout.
 absl::StatusOr<RunPlan> PlanRun(const TrainSettings& settings);
 
 // Trains, evaluates, and writes settings.out/model.safetensors (if `out` is not empty). `plan` is

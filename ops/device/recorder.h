@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recorder: sees every op's begin and end and the life of every allocation. Off unless a run sets
-// one. A device calls OnBegin and OnEnd from the threads of its streams, and all else from its
-// worker's; one recorder of several devices locks for itself.
+// Recorder: sees every op's begin and end and the life of every allocation in the device's memory
+// (its host side's are not seen). Off unless a run sets one. A device calls OnBegin and OnEnd from
+// the threads of its streams, and all else from its worker's; one recorder of several devices locks
+// for itself.
 #ifndef ZEROBOX_OPS_DEVICE_RECORDER_H_
 #define ZEROBOX_OPS_DEVICE_RECORDER_H_
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ThreadTeam: the threads of one compute stream, for loops that are split the same way every time.
+// ThreadTeam: the threads of one stream's kernels (compute, or the host side's in to_host), for
+// loops that are split the same way every time.
 #ifndef ZEROBOX_OPS_DEVICE_THREAD_TEAM_H_
 #define ZEROBOX_OPS_DEVICE_THREAD_TEAM_H_
 

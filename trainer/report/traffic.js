@@ -8,7 +8,7 @@ const COLLECTIVE_NAMES = {
   reduce_scatter: 'reduce-scatter',
   all_reduce: 'all-reduce',
   broadcast: 'broadcast',
-  scalars: 'scalars (norm, loss)',
+  scalars: 'scalars (norm)',
 };
 
 function showTraffic() {
