@@ -228,6 +228,30 @@ TEST_F(SampleTest, GoesOnFromARunInBf16) {
   }
 }
 
+// What the metadata say may be anything; a file of a few bytes asks for no terabytes.
+TEST_F(SampleTest, RefusesAModelThatIsLargerThanItsFile) {
+  const auto refusal = [this](const std::string& layers, const std::string& width) {
+    auto writer = SafetensorsWriter::Create(ModelPath(folder_.path()),
+                                            {{"wte.weight", DType::kFloat32, {1, 1}}},
+                                            {{"n_layer", layers},
+                                             {"n_head", "1"},
+                                             {"n_embd", width},
+                                             {"seq_len", "1"},
+                                             {"vocab_size", "1"}});
+    EXPECT_TRUE(writer.ok()) << writer.status();
+    const std::vector<float> zero(1);
+    EXPECT_TRUE((*writer)->Write(std::as_bytes(std::span(zero))).ok());
+    EXPECT_TRUE((*writer)->Finish().ok());
+    return Refusal({.prompt = std::string(1, 0), .bytes = 1});
+  };
+  const absl::Status blocks = refusal("1048576", "1048576");
+  EXPECT_EQ(blocks.code(), absl::StatusCode::kInvalidArgument) << blocks;
+  EXPECT_NE(std::string(blocks.message()).find("n_layer 1048576"), std::string::npos) << blocks;
+  const absl::Status width = refusal("1", "1048576");
+  EXPECT_EQ(width.code(), absl::StatusCode::kInvalidArgument) << width;
+  EXPECT_NE(std::string(width.message()).find("fp32 [1, 1048576]"), std::string::npos) << width;
+}
+
 TEST_F(SampleTest, RefusesAPromptThatTheModelDoesNotKnow) {
   WriteModel(folder_.path(), kLogits);
   const absl::Status status = Refusal({.prompt = std::string("\x01\x05", 2), .bytes = 1});

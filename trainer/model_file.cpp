@@ -72,6 +72,22 @@ absl::StatusOr<DType> ReadModelDType(const SafetensorsReader& reader) {
       "train?");
 }
 
+absl::Status CheckModelParameters(const SafetensorsReader& reader, const ModelConfig& config,
+                                  DType dtype) {
+  // The names alone of a million blocks would take gigabytes.
+  const auto tensors = static_cast<int64_t>(reader.tensors().size());
+  if (config.n_layer > tensors) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the model's metadata has n_layer ", config.n_layer, ", and the file ", tensors,
+        " tensors, fewer than one a block: was it written by zerobox train?"));
+  }
+  for (const ParameterSpec& spec : GptParameters(config)) {
+    const auto bytes = reader.Tensor({spec.name, dtype, spec.shape});
+    if (!bytes.ok()) return bytes.status();
+  }
+  return absl::OkStatus();
+}
+
 std::vector<float> Widened(std::span<const std::byte> bytes, DType dtype) {
   std::vector<float> values(bytes.size() / SizeOf(dtype));
   if (dtype == DType::kFloat32) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "checkpoints/safetensors.h"
 #include "trainer/settings.h"
@@ -25,6 +26,10 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> CreateModelFile(const std::st
 absl::StatusOr<ModelConfig> ReadModelConfig(const SafetensorsReader& reader);
 // The type of its parameters, fp32 or bf16: that of the first; InvalidArgument for any other.
 absl::StatusOr<DType> ReadModelDType(const SafetensorsReader& reader);
+// An error unless the file has every parameter of such a model. For before anything is made as
+// large as the metadata say the model is.
+absl::Status CheckModelParameters(const SafetensorsReader& reader, const ModelConfig& config,
+                                  DType dtype);
 
 // Numbers of type fp32 or bf16 as floats.
 std::vector<float> Widened(std::span<const std::byte> bytes, DType dtype);

@@ -179,6 +179,9 @@ absl::Status Sample(const SampleSettings& settings,
   if (!config.ok()) return config.status();
   const absl::StatusOr<DType> dtype = ReadModelDType(**reader);
   if (!dtype.ok()) return dtype.status();
+  if (absl::Status status = CheckModelParameters(**reader, *config, *dtype); !status.ok()) {
+    return status;
+  }
   TrainSettings model;
   model.model = *config;
   model.dtype = *dtype;
