@@ -135,7 +135,8 @@ TEST(ParseReport, RefusesWhatIsNoReport) {
       {"{\"schema\":\"zerobox.report/2\"}",
        "wanted a report of the schema zerobox.report/1, found zerobox.report/2"},
       {"{\"schema\":\"zerobox.report/1\"}", "a wrong or missing part"},
-      {std::string(100000, '['), "wanted the JSON of a report"},
+      {std::string(64, '['), "wanted the JSON of a report"},
+      {std::string(100000, '['), "more than 64 deep"},
       {std::string(100000, '[') + std::string(100000, ']'), "more than 64 deep"},
   };
   for (const auto& [text, why] : cases) {
@@ -143,6 +144,18 @@ TEST(ParseReport, RefusesWhatIsNoReport) {
                 AllOf(StartsWith("run/report.json: "), HasSubstr(why)))
         << text.substr(0, 60);
   }
+}
+
+TEST(ParseReport, TakesLongListsButNoObjectOfThousandsOfNames) {
+  Json report = ReportOf(3);
+  // 5e9 looks, where each object that is read makes the parser look through the list again.
+  report["runs"][0]["more"] = std::vector<Json>(100000, Json::object());
+  EXPECT_EQ(ParseReport("a", ReportText(report)).value(), report);
+  // And as many where each name is compared to those before.
+  std::string names = "{\"0\":0";
+  for (int i = 1; i < 100000; ++i) names += ",\"" + std::to_string(i) + "\":0";
+  EXPECT_THAT(ErrorOf(ParseReport("a", "[" + names + "}]")),
+              HasSubstr("more than 1000 names in one object"));
 }
 
 TEST(ParseReport, ShowsNothingOfAHostileReportToTheTerminal) {

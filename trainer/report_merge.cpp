@@ -6,7 +6,9 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
@@ -20,7 +22,9 @@ namespace {
 using Json = ReportObject;
 
 // Ours are 8 deep. Deeper ones would take the stack of whoever walks them.
-constexpr int kDeepest = 64;
+constexpr size_t kDeepest = 64;
+// Ours have as many as there are flags. An object of this type is searched from its beginning.
+constexpr int kMostKeys = 1000;
 
 // Text of a report as it may go to a terminal.
 constexpr size_t kLongestName = 60, kLongestReason = 200;  // bytes
@@ -33,19 +37,56 @@ absl::Status Refuse(const std::string& name, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(name, ": ", why));
 }
 
-absl::StatusOr<Json> ParseJson(const std::string& name, std::string_view text) {
-  bool too_deep = false;
-  const Json::parser_callback_t within = [&](int depth, Json::parse_event_t, Json&) {
-    too_deep = too_deep || depth > kDeepest;
-    return depth <= kDeepest;
-  };
-  try {
-    Json json = Json::parse(text.begin(), text.end(), within);
-    if (too_deep) {
-      return Refuse(name, absl::StrCat("wanted a report, found JSON that is more than ", kDeepest,
-                                       " deep; give the folder of a run"));
+// Looks through a JSON text, without keeping any of it, for what would take too long to keep.
+class Limits final : public nlohmann::json_sax<Json> {
+ public:
+  // "" while the text is within them.
+  const std::string& beyond() const { return beyond_; }
+
+  bool start_object(size_t) override { return Open(); }
+  bool start_array(size_t) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+  bool key(std::string&) override {
+    if (++keys_.back() > kMostKeys) {
+      beyond_ = absl::StrCat("that has more than ", kMostKeys, " names in one object");
     }
-    return json;
+    return beyond_.empty();
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool parse_error(size_t, const std::string&, const Json::exception&) override { return false; }
+
+ private:
+  bool Open() {
+    keys_.push_back(0);
+    if (keys_.size() > kDeepest) beyond_ = absl::StrCat("that is more than ", kDeepest, " deep");
+    return beyond_.empty();
+  }
+  bool Close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  std::vector<int> keys_;  // so far, of each object or list that is open
+  std::string beyond_;
+};
+
+absl::StatusOr<Json> ParseJson(const std::string& name, std::string_view text) {
+  // Before parsing, not in a callback of it, which looks through a list again after each object.
+  Limits limits;
+  Json::sax_parse(text.begin(), text.end(), &limits);
+  if (!limits.beyond().empty()) {
+    return Refuse(name, absl::StrCat("wanted a report, found JSON ", limits.beyond(),
+                                     "; give the folder of a run"));
+  }
+  try {
+    return Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {
     return Refuse(name,
                   absl::StrCat("wanted the JSON of a report, found something else (",
