@@ -90,6 +90,17 @@ TEST(Text, KeepsControlCharactersOffTheTerminal) {
   EXPECT_EQ(Printable("\xc2\x9b"), "·");
 }
 
+TEST(Text, PrintsOnlyTheShortestUtf8OfACharacterThatThereIs) {
+  EXPECT_EQ(
+      Printable("\xc2\xa0\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"),
+      "\xc2\xa0\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xf0\x90\x80\x80\xf4\x8f\xbf\xbf");
+  EXPECT_EQ(Printable("\xc0\x9b"), "··");            // Escape, in two bytes,
+  EXPECT_EQ(Printable("\xe0\x82\x9b"), "···");       // another, in three,
+  EXPECT_EQ(Printable("\xf0\x80\x82\x9b"), "····");  // and in four
+  EXPECT_EQ(Printable("\xed\xa0\x80"), "···");       // U+D800
+  EXPECT_EQ(Printable("\xf4\x90\x80\x80"), "····");  // U+110000
+}
+
 TEST(Screen, ColoursTerminalsOnlyAndLogsWithout) {
   Pipe out, err;
   std::string log;

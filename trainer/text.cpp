@@ -26,7 +26,8 @@ std::string ThreeDigits(double number) {
   return absl::StrFormat("%.*f", decimals, number);
 }
 
-// Bytes of the UTF-8 character that `text` begins with; 0 when it is broken.
+// Bytes of the UTF-8 character that `text` begins with; 0 when it is broken: cut short, longer than
+// its character needs, half of a UTF-16 pair, or beyond U+10FFFF.
 size_t CharacterBytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -35,11 +36,15 @@ size_t CharacterBytes(std::string_view text) {
                        : first >> 4 == 0x0e ? 3
                        : first >> 3 == 0x1e ? 4
                                             : 0;
-  if (bytes == 0 || bytes > text.size()) return 0;
+  if (bytes < 2 || bytes > text.size()) return bytes == 1 ? 1 : 0;
+  uint32_t character = first & (0x7f >> bytes);
   for (size_t i = 1; i < bytes; ++i) {
     if (byte(i) >> 6 != 2) return 0;
+    character = character << 6 | (byte(i) & 0x3f);
   }
-  return bytes;
+  constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};  // of so many bytes
+  const bool half = character >= 0xd800 && character <= 0xdfff;
+  return character < kLeast[bytes] || half || character > 0x10ffff ? 0 : bytes;
 }
 
 }  // namespace
