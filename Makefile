@@ -22,7 +22,7 @@ PYTHON = python3
 BUILD ?= release
 V =
 
-variants := release asan tsan emu emu-asan emu-race emu-ptx
+variants := release asan tsan fuzz emu emu-asan emu-race emu-ptx
 ifeq (,$(filter $(BUILD),$(variants)))
   $(error BUILD is one of: $(variants); found: $(BUILD))
 endif
@@ -46,15 +46,18 @@ out := build/$(host)
 tests_out := build/$(BUILD)
 program := $(if $(filter release,$(host)),build/zerobox,$(out)/zerobox)
 
-# TESTS="layout stage" builds and runs these alone; BENCH likewise.
+# TESTS="layout stage" builds and runs these alone; BENCH and FUZZ likewise.
 emulated := $(filter emu%,$(BUILD))
 known_tests = $(or $(if $(emulated),$($(BUILD)_tests)),$(if \
   $(emulated),$(tests_emulation_sources:tests/emulation/%_test.cpp=%),$(tests_sources:tests/%_test.cpp=%)))
 TESTS = $(or $($(BUILD)_tests),$(known_tests))
 known_bench = $(bench_sources:bench/%.cpp=%)
 BENCH = $(known_bench)
+known_fuzz = $(tests_fuzz_sources:tests/fuzz/%_fuzz.cpp=%)
+FUZZ = $(known_fuzz)
 test_programs = $(TESTS:%=$(tests_out)/tests/%_test)
 bench_programs = $(BENCH:%=$(out)/bench/%)
+fuzz_programs = $(FUZZ:%=build/fuzz/tests/%_fuzz)
 
 default: all
 .PHONY: default
@@ -79,7 +82,7 @@ run_command = $(program) train --data=$(call quote,$(DATA)) --zero_stage=$(STAGE
 compare_command = $(program) compare --data=$(call quote,$(DATA)) --zero_stages=$(STAGES) --devices=$(DEVICES)$(if \
   $(strip $(COMPARE_ARGS)), $(COMPARE_ARGS))$(if $(strip $(ARGS)), $(ARGS))
 
-.PHONY: all setup run compare test check browser nvcc registers bench bench-pytorch gpu-check format lint clean help
+.PHONY: all setup run compare test check fuzz browser nvcc registers bench bench-pytorch gpu-check format lint clean help
 
 all: ## the program, build/zerobox
 	@.ci/setup build
@@ -111,9 +114,17 @@ else
 	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(tests_out) $(TESTS)
 endif
 
-check: ## the tests under the sanitizers, those of the CUDA kernels and of the report's page, lint, the rules for source files
+check: ## the tests under the sanitizers, those of the CUDA kernels and of the report's page, fuzzing, lint, rules for files
 	@.ci/setup build test race lint browser
 	+@MAKE='$(MAKE)' .ci/check
+
+fuzz: BUILD = fuzz
+fuzz: inner += BUILD=fuzz
+fuzz: ## tries made-up inputs on what reads files and flags; FUZZ="data" only these, FUZZ_SECONDS=600 for so long each
+	@.ci/names FUZZ tests/rules.mk '$(known_fuzz)' $(FUZZ)
+	@.ci/setup build fuzz
+	+@$(call build,$(fuzz_programs))
+	@tests/fuzz/run $(FUZZ)
 
 browser: ## opens reports in a headless Chromium and checks what they show
 	@.ci/setup build browser
@@ -165,7 +176,7 @@ lint: ## clang-format and clang-tidy, warnings are errors
 	  $(inner) -k GOALS=tidy goals && [ -z "$$unformatted" ]
 
 setup: ## installs the Debian packages that building, testing and lint need
-	@.ci/setup build test lint browser
+	@.ci/setup build test lint browser fuzz
 
 clean: ## removes build/ (trained runs stay)
 	rm -rf build
@@ -196,6 +207,15 @@ tsan_flags := -fsanitize=thread -fno-omit-frame-pointer
 # The sanitizers' instrumentation makes this warning unreliable.
 asan_flags += -Wno-maybe-uninitialized
 tsan_flags += -Wno-maybe-uninitialized
+# libFuzzer is clang's, and finds its way by counters in all code; but in ops/, whose threads would make them differ from
+# run to run. Warnings are those of gcc.
+FUZZ_CXX = clang++
+fuzz_flags := $(filter-out -Wno-maybe-uninitialized,$(asan_flags)) -fsanitize=fuzzer-no-link,float-cast-overflow \
+  -Wno-unused-lambda-capture
+ifeq ($(BUILD),fuzz)
+  override CXX = $(FUZZ_CXX)
+  build/fuzz/obj/ops/%.o: object_flags = -fno-sanitize=fuzzer-no-link
+endif
 
 # pkg-config takes a second over Abseil's many modules, so its answer is kept.
 include build/packages.mk
@@ -333,6 +353,12 @@ $(out)/tests/%: $(out)/obj/tests/%.o $(tests_library) $(library) | $(build_info_
 	$(call say,link  ,$@)
 	$(q)$(link) $^ $(build_info_object) $(gtest_libraries) $(libraries) -o $@
 
+build/fuzz/tests/%_fuzz: build/fuzz/obj/tests/fuzz/%_fuzz.o $(call objects,$(tests_fuzz_support)) $(library) \
+    | $(build_info_object)
+	@mkdir -p $(@D)
+	$(call say,link  ,$@)
+	$(q)$(link) -fsanitize=fuzzer $^ $| $(libraries) -o $@
+
 $(out)/bench/%: $(out)/obj/bench/%.o $(library) | $(build_info_object)
 	@mkdir -p $(@D)
 	$(call say,link  ,$@)
@@ -350,6 +376,6 @@ build/tidy/%.passed: % .clang-tidy
 	  || { grep -v 'warnings generated' $(@:.passed=.log); exit 1; }
 	@touch $@
 
--include $(patsubst %.cpp,$(out)/obj/%.d,$(all_sources)) $(tidy_sources:%=build/tidy/%.d)
+-include $(patsubst %.cpp,$(out)/obj/%.d,$(all_sources) $(tests_fuzz_sources) $(tests_fuzz_support)) $(tidy_sources:%=build/tidy/%.d)
 
 endif

@@ -75,6 +75,20 @@ tests_support_sources := \
   tests/small_run.cpp \
   tests/trace_checks.cpp \
 
+# Fuzz targets: each is a program of its own, build/fuzz/tests/<name>_fuzz; and what they share.
+tests_fuzz_sources := \
+  tests/fuzz/command_line_fuzz.cpp \
+  tests/fuzz/data_fuzz.cpp \
+  tests/fuzz/model_fuzz.cpp \
+  tests/fuzz/report_fuzz.cpp \
+  tests/fuzz/safetensors_fuzz.cpp \
+  tests/fuzz/text_fuzz.cpp \
+
+tests_fuzz_support := \
+  tests/fuzz/target.cpp \
+  tests/process.cpp \
+  tests/small_report.cpp \
+
 # Tests of the CUDA kernels, which run without a GPU: BUILD=emu, emu-asan or emu-race, see ops/cuda/build.mk.
 tests_emulation_sources := \
   tests/emulation/attention_test.cpp \
