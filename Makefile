@@ -63,6 +63,9 @@ default: all
 .PHONY: default
 
 ifneq ($(READY),1)
+ifeq (fuzz,$(BUILD))
+  $(error BUILD=fuzz is what `make fuzz` builds; call that)
+endif
 include ops/cuda/build.mk
 #---- First pass: the goals that people type -------------------------------------------------------------------------
 
