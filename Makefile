@@ -117,12 +117,12 @@ else
 	@GTEST_FILTER="$${GTEST_FILTER:-$($(BUILD)_filter)}" .ci/run_tests $(tests_out) $(TESTS)
 endif
 
-check: ## the tests under the sanitizers, those of the CUDA kernels and of the report's page, fuzzing, lint, rules for files
+check: ## the tests under sanitizers, those of the CUDA kernels and of the page, fuzzing, lint, the rules for files
 	@.ci/setup build test race lint browser
 	+@MAKE='$(MAKE)' .ci/check
 
 fuzz: BUILD = fuzz
-fuzz: inner += BUILD=fuzz
+fuzz: inner += BUILD=fuzz CUDA=0
 fuzz: ## tries made-up inputs on what reads files and flags; FUZZ="data" only these, FUZZ_SECONDS=600 for so long each
 	@.ci/names FUZZ tests/rules.mk '$(known_fuzz)' $(FUZZ)
 	@.ci/setup build fuzz
@@ -155,7 +155,7 @@ bench: ## builds and runs the measurements; BENCH="kernels" only these
 bench-pytorch: ## the same training steps by zerobox and by PyTorch, on the CPU; PYTHON=DIR/bin/python has PyTorch
 	@.ci/setup build
 	+@$(call build,$(program))
-	@$(PYTHON) bench/beside_pytorch.py --program=$(program)
+	@$(PYTHON) bench/beside_pytorch.py --program=$(program) $(ARGS)
 
 gpu-check: export CUDA = 1
 gpu-check: ## on a GPU: is it right, then how fast, in minutes; GPU_CHECK="--parts=4,5" these parts, or --tiny
@@ -179,13 +179,13 @@ lint: ## clang-format and clang-tidy, warnings are errors
 	  $(inner) -k GOALS=tidy goals && [ -z "$$unformatted" ]
 
 setup: ## installs the Debian packages that building, testing and lint need
-	@.ci/setup build test lint browser fuzz
+	@.ci/setup build test lint browser
 
 clean: ## removes build/ (trained runs stay)
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/make all/make/' | expand -t 22
 	@echo '  CUDA=1 builds for GPUs too (the default where there is one), CUDA=0 does not; CUDA_HOME=DIR is where the toolkit is,'
 	@echo '  NCCL_HOME=DIR where NCCL is; CUDA_ARCHS="80 90" are the architectures (default: $(CUDA_ARCHS), as far as nvcc knows them).'
 	@echo '  V=1 shows whole commands; BUILD=asan or tsan builds with sanitizers, BUILD=emu, emu-asan, emu-race or emu-ptx runs the'
@@ -210,11 +210,10 @@ tsan_flags := -fsanitize=thread -fno-omit-frame-pointer
 # The sanitizers' instrumentation makes this warning unreliable.
 asan_flags += -Wno-maybe-uninitialized
 tsan_flags += -Wno-maybe-uninitialized
-# libFuzzer is clang's, and finds its way by counters in all code; but in ops/, whose threads would make them differ from
-# run to run. Warnings are those of gcc.
+# libFuzzer is clang's, and finds its way by counters in all code; but in ops/, whose threads would make them differ
+# from run to run. Warnings are those of gcc alone.
 FUZZ_CXX = clang++
-fuzz_flags := $(filter-out -Wno-maybe-uninitialized,$(asan_flags)) -fsanitize=fuzzer-no-link,float-cast-overflow \
-  -Wno-unused-lambda-capture
+fuzz_flags := $(asan_flags) -fsanitize=fuzzer-no-link,float-cast-overflow -w
 ifeq ($(BUILD),fuzz)
   override CXX = $(FUZZ_CXX)
   build/fuzz/obj/ops/%.o: object_flags = -fno-sanitize=fuzzer-no-link
@@ -379,6 +378,7 @@ build/tidy/%.passed: % .clang-tidy
 	  || { grep -v 'warnings generated' $(@:.passed=.log); exit 1; }
 	@touch $@
 
--include $(patsubst %.cpp,$(out)/obj/%.d,$(all_sources) $(tests_fuzz_sources) $(tests_fuzz_support)) $(tidy_sources:%=build/tidy/%.d)
+-include $(patsubst %.cpp,$(out)/obj/%.d,$(all_sources) $(tests_fuzz_sources) $(tests_fuzz_support))
+-include $(tidy_sources:%=build/tidy/%.d)
 
 endif

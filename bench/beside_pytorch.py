@@ -5,9 +5,11 @@ Both take turns, so that a machine whose clock wanders is the same to both; figu
 `--compile` PyTorch compiles the model (torch.compile), which takes minutes. Run by `make bench-pytorch`.
 """
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,49 +36,47 @@ def flags(values):
     return [f"--{name}={value}" for name, value in values.items()]
 
 
-def zerobox(program, data, folder, threads, dtype, model, batch, steps):
-    out = folder / "run"
+def zerobox(program, data, threads, dtype, model, batch, steps):
+    out = data.parent / "run"
     run([program, "train", "--device=host", "--devices=1", f"--threads={threads}", f"--dtype={dtype}",
          f"--micro_batch={batch}", f"--steps={WARM_UP + steps}", "--eval_interval=0", "--sample_bytes=0", "--trace=off",
          f"--data={data}", f"--out={out}", *flags(model)])
-    speeds = [json.loads(line)["tokens_per_second"] for line in open(out / "metrics.jsonl")]
-    subprocess.run(["rm", "-r", out], check=True)
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    speeds = [json.loads(line)["tokens_per_second"] for line in lines]
+    shutil.rmtree(out)
     return statistics.median(speeds[WARM_UP:])
 
 
-def pytorch(python, compile_it, threads, dtype, model, batch, steps):
-    lines = run([python, str(HERE / "gpu_check/pytorch.py"), "--device=cpu", f"--threads={threads}", f"--dtype={dtype}",
-                 f"--micro_batch={batch}", f"--warm_up={WARM_UP}", f"--steps={steps}", *flags(model),
-                 *([] if compile_it else ["--nocompile"])]).splitlines()
+def pytorch(compile_it, threads, dtype, model, batch, steps):
+    lines = run([sys.executable, str(HERE / "gpu_check/pytorch.py"), "--device=cpu", f"--threads={threads}",
+                 f"--dtype={dtype}", f"--micro_batch={batch}", f"--warm_up={WARM_UP}", f"--steps={steps}",
+                 *([] if compile_it else ["--nocompile"]), *flags(model)]).splitlines()
     values = dict(line.split(" ", 1) for line in lines if " " in line)
-    if "skipped" in values:
-        sys.exit(f"bench-pytorch: {values['skipped']}; wanted a Python that has PyTorch: in an environment of its own,\n"
-                 "  python3 -m venv torch && torch/bin/pip install torch numpy\n"
-                 "and then: make bench-pytorch PYTHON=torch/bin/python")
     return float(values["tokens_per_second"])
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", default="build/zerobox")
-    parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compile", action="store_true")
     config = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(f"bench-pytorch: {sys.executable} has no PyTorch; give it one in an environment of its own:\n"
+                 "  python3 -m venv build/torch && build/torch/bin/pip install torch numpy\n"
+                 "  make bench-pytorch PYTHON=build/torch/bin/python")
     print(f"Tokens a second on {config.threads} threads, median of {config.rounds} rounds")
     print(f"  {'':24}{'':6}{'zerobox':>10}{'PyTorch':>10}{'ratio':>8}", flush=True)
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        data = folder / "data"
+        data = pathlib.Path(name) / "data"
         data.write_bytes(bytes(i * i // 7 % 256 for i in range(1 << 18)))
         for case, model, batch, steps in CASES:
             for dtype in ("fp32", "bf16"):
                 rounds = []
                 for _ in range(config.rounds):
                     work = (config.threads, dtype, model, batch, steps)
-                    rounds.append((zerobox(config.program, data, folder, *work),
-                                   pytorch(config.python, config.compile, *work)))
+                    rounds.append((zerobox(config.program, data, *work), pytorch(config.compile, *work)))
                 ours, theirs = (statistics.median(column) for column in zip(*rounds))
                 ratio = statistics.median(a / b for a, b in rounds)
                 print(f"  {case:24}{dtype:6}{ours:10.0f}{theirs:10.0f}{ratio:7.2f}x", flush=True)

@@ -9,6 +9,7 @@
 #include "absl/flags/reflection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ops/view.h"
 #include "trainer/command_line.h"
 #include "trainer/help.h"
 #include "trainer/text.h"
@@ -140,8 +141,7 @@ TEST(Flags, KnowTheirFixedNamesAndDefaults) {
 TEST(Flags, RefuseAbsurdNumbersEverywhere) {
   int refused = 0;
   for (const FlagInfo& flag : AllFlags()) {
-    const absl::CommandLineFlag& registered =
-        *absl::FindCommandLineFlag(absl::string_view(flag.name.data(), flag.name.size()));
+    const absl::CommandLineFlag& registered = *absl::FindCommandLineFlag(View(flag.name));
     if (registered.IsOfType<std::string>() || registered.IsOfType<bool>()) continue;
     for (const char* value :
          {"nan", "inf", "-inf", "-1", "1e30", "", "abc", "1,5", "99999999999999999999999999"}) {

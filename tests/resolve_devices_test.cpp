@@ -155,7 +155,7 @@ TEST(ResolveDevices, NeedsAGpuToPutDevicesOn) {
   machine.count_gpus = [] { return absl::UnavailableError("no driver"); };
   EXPECT_EQ(ErrorOf({"--virtual"}, machine), "--virtual: no driver; leave --virtual out");
   EXPECT_EQ(ErrorOf({"--virtual", "--device=cuda"}, machine),
-            "--virtual: no driver; leave --virtual out");
+            "--virtual: no driver; leave --virtual out and use --device=host");
 }
 
 TEST(ResolveDevices, SaysWhyABuildWithoutCudaTakesNoGpu) {

@@ -170,6 +170,7 @@ TEST_F(SampleTest, ReadsAPromptOfTokensBeyondBytesAsNumbers) {
                                       {"7 -1", "-1"},
                                       {"7, 8", "7,"},
                                       {"hacker: n.", "hacker:"},
+                                      {" \t", " \t"},
                                       {"99999999999", "99999999999"}}) {
     const absl::Status status = Refusal({.prompt = prompt, .bytes = 1});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

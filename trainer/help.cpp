@@ -78,7 +78,8 @@ std::string CommandsHelp() {
       "  zerobox train --model=gpt2 --zero_stage=2 --devices=8 --dry_run\n"
       "\n"
       "Results go to stdout, messages and progress to stderr. Exit codes: 0 done,\n"
-      "1 refused before the first step, 3 a worker failed, 128+n stopped by signal n.\n");
+      "1 refused before the first step, 3 a worker failed or a file or stdout could not\n"
+      "be written, 128+n stopped by signal n.\n");
 }
 
 std::string FlagsHelp(CommandMask command) {

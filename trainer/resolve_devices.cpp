@@ -86,8 +86,12 @@ absl::StatusOr<Choice> Choose(Resolver& resolver, const Machine& machine, bool o
     const std::string message(gpus.status().message());
     if ((device == "cuda" || on_one_gpu) && absl::GetFlag(FLAGS_dry_run))
       return GpusElsewhere(resolver, on_one_gpu);
-    if (on_one_gpu) return Refuse("--virtual", message + "; leave --virtual out");
-    if (device == "cuda") return Refuse("--device=cuda", message + "; use --device=host");
+    const std::string on_host = device == "cuda" ? "use --device=host" : "";
+    if (on_one_gpu) {
+      return Refuse("--virtual", absl::StrCat(message, "; leave --virtual out",
+                                              on_host.empty() ? "" : " and ", on_host));
+    }
+    if (device == "cuda") return Refuse("--device=cuda", absl::StrCat(message, "; ", on_host));
     if (!absl::IsUnimplemented(gpus.status())) return Choice{.why_fewer = message};
     if (!machine.nvidia_driver) return Choice{};  // there is nothing to explain
     return Choice{.why_fewer = "this machine has a GPU, but this build no CUDA: make CUDA=1"};

@@ -152,20 +152,24 @@ absl::StatusOr<std::vector<int32_t>> ByteTokens(const std::string& prompt, int64
 
 // The numbers that the prompt says.
 absl::StatusOr<std::vector<int32_t>> NumberTokens(const std::string& prompt, int64_t vocabulary) {
+  // In GPT-2's vocabulary the end of a text also stands before each.
+  if (prompt.empty()) return std::vector{vocabulary > kEndOfText ? kEndOfText : 0};
+  const auto refuse = [&](absl::string_view found) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prompt: wanted numbers of tokens from 0 to ", vocabulary - 1,
+                     " with blanks between, as this model's tokens are not bytes, found '", found,
+                     "'; turn the text into tokens as was done with --data"));
+  };
   std::vector<int32_t> tokens;
   for (const absl::string_view word :
        absl::StrSplit(prompt, absl::ByAnyChar(" \t\n"), absl::SkipEmpty())) {
     int32_t token = 0;
     if (!absl::SimpleAtoi(word, &token) || token < 0 || token >= vocabulary) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--prompt: wanted numbers of tokens from 0 to ", vocabulary - 1,
-                       " with blanks between, as this model's tokens are not bytes, found '", word,
-                       "'; turn the text into tokens as was done with --data"));
+      return refuse(word);
     }
     tokens.push_back(token);
   }
-  // In GPT-2's vocabulary the end of a text also stands before each.
-  if (tokens.empty()) tokens.push_back(vocabulary > kEndOfText ? kEndOfText : 0);
+  if (tokens.empty()) return refuse(prompt);
   return tokens;
 }
 
@@ -182,6 +186,12 @@ absl::Status Sample(const SampleSettings& settings,
   if (absl::Status status = CheckModelParameters(**reader, *config, *dtype); !status.ok()) {
     return status;
   }
+  const bool bytes = config->vocab_size <= kByteVocabulary;
+  auto prompt = bytes ? ByteTokens(settings.prompt, config->vocab_size)
+                      : NumberTokens(settings.prompt, config->vocab_size);
+  if (!prompt.ok()) return prompt.status();
+  std::vector<int32_t> tokens = *std::move(prompt);
+
   TrainSettings model;
   model.model = *config;
   model.dtype = *dtype;
@@ -197,12 +207,6 @@ absl::Status Sample(const SampleSettings& settings,
   if (!device.ok()) return device.status();
   Generator generator(**device, *layout, model);
   if (absl::Status status = generator.Load(**reader); !status.ok()) return status;
-
-  const bool bytes = config->vocab_size <= kByteVocabulary;
-  auto prompt = bytes ? ByteTokens(settings.prompt, config->vocab_size)
-                      : NumberTokens(settings.prompt, config->vocab_size);
-  if (!prompt.ok()) return prompt.status();
-  std::vector<int32_t> tokens = *std::move(prompt);
 
   bool go_on = settings.prompt.empty() || write(settings.prompt);
   bool separate = !settings.prompt.empty();  // numbers, from what stands before

@@ -12,6 +12,7 @@
 #include "bench/gpu_check/gpu_thread.h"
 #include "bench/gpu_check/kernel_bench.h"
 #include "bench/gpu_check/matmuls.h"
+#include "ops/view.h"
 
 namespace zerobox::gpu_check {
 namespace {
@@ -42,7 +43,7 @@ class ModelKernels {
  private:
   double n() const { return static_cast<double>(shape_.elements()); }  // of the residual stream
   std::string Name(std::string_view kernel) const {
-    return absl::StrCat(absl::string_view(kernel.data(), kernel.size()), ", ", sizes_.name);
+    return absl::StrCat(View(kernel), ", ", sizes_.name);
   }
 
   // Forward, a table's row for each token and the positions once are read, the sum is written.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The speed of GPT-2's training step in PyTorch: torch.compile, scaled_dot_product_attention, fused AdamW.
 
-Weights are fp32, and with `--dtype=bf16` computed with in bf16 (autocast), as is usual there. Prints lines "name value";
-where PyTorch or a GPU is missing, one line "skipped why". `--device=cpu` measures this machine's CPU.
+Weights are fp32, and with `--dtype=bf16` computed with in bf16 (autocast), as is usual there. Prints lines
+"name value"; where PyTorch or a GPU is missing, one line "skipped why". `--device=cpu` measures this machine's CPU.
 """
 import argparse
 import statistics

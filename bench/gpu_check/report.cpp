@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "ops/view.h"
 
 namespace zerobox::gpu_check {
 namespace {
@@ -77,7 +78,7 @@ void Report::Check(std::string name, double found, double limit, std::string_vie
        .measured = absl::StrFormat("%.2g", found),
        .bound = absl::StrFormat("%.2g", limit),
        .verdict = good ? Verdict::kPass : Verdict::kFail});
-  if (!good) Say(absl::StrCat("  ", absl::string_view(where.data(), where.size())));
+  if (!good) Say(absl::StrCat("  ", View(where)));
 }
 
 void Report::Measure(Row row) {

@@ -49,7 +49,7 @@ HWY_INLINE size_t RoundUp(size_t n, size_t multiple) {
 enum class Packed { kFloats, kPairs };
 
 // Whether this target has instructions for pairs. (Whether the CPU has: CpuMultipliesPairs.)
-constexpr bool kCanMultiplyPairs = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL;
+constexpr bool kCanMultiplyPairs = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;  // or a better one
 
 template <Packed kPacked>
 constexpr size_t kElements = kPacked == Packed::kPairs ? 2 : 1;  // of a k

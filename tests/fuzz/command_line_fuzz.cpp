@@ -21,6 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "ops/view.h"
 #include "tests/fuzz/target.h"
 #include "trainer/combinations.h"
 #include "trainer/command_line.h"
@@ -33,7 +34,7 @@ namespace {
 using Arguments = std::vector<std::string>;
 
 absl::CommandLineFlag& Registered(const FlagInfo& flag) {
-  return *absl::FindCommandLineFlag(absl::string_view(flag.name.data(), flag.name.size()));
+  return *absl::FindCommandLineFlag(View(flag.name));
 }
 
 // Into a registry where all flags have their defaults.
@@ -125,7 +126,7 @@ void CheckFlagFile(CommandMask command, const Arguments& arguments,
 }  // namespace
 
 void Check(std::string_view input) {
-  Arguments arguments = absl::StrSplit(absl::string_view(input.data(), input.size()), '\n');
+  Arguments arguments = absl::StrSplit(View(input), '\n');
   const CommandMask command = CommandByName(arguments.front());
   arguments.erase(arguments.begin());
   // Another file than that of CheckFlagFile is not this input's.

@@ -69,15 +69,14 @@ std::string HeaderOf(const ModelConfig& config, DType dtype) {
 
 void Check(std::string_view input) {
   const MemoryFile file(FileOf(input));
-  const SampleSettings settings = {.run = RunFolder(file.path()), .prompt = "\1", .bytes = 3};
+  const SampleSettings settings = {.run = RunFolder(file.path()), .bytes = 3};
   std::string text;
   const absl::Status status = Sample(settings, [&text](std::string_view piece) {
     text += piece;
     return true;
   });
   if (!status.ok()) return ExpectRefused(status);
-  Expect(text.starts_with(settings.prompt), "the prompt stands before what is written");
-  Expect(text.size() >= 4, "a token for each byte is written");
+  Expect(text.size() >= 3, "three tokens are written, as bytes or numbers");
 }
 
 std::vector<std::string> Seeds() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "ops/view.h"
 #include "tests/fuzz/target.h"
 #include "trainer/flags.h"
 #include "trainer/report.h"
@@ -63,8 +64,7 @@ std::vector<std::string> ShellWords(std::string_view line) {
 }
 
 void CheckShell(std::string_view input) {
-  std::vector<std::string> words =
-      absl::StrSplit(absl::string_view(input.data(), input.size()), '\n');
+  std::vector<std::string> words = absl::StrSplit(View(input), '\n');
   const std::string line = CommandText(words);
   words.insert(words.begin(), "zerobox");
   Expect(ShellWords(line) == words, "a shell reads the same arguments");
