@@ -46,7 +46,7 @@ out := build/$(host)
 tests_out := build/$(BUILD)
 program := $(if $(filter release,$(host)),build/zerobox,$(out)/zerobox)
 
-# TESTS="layout stage" builds and runs these alone; BENCH and FUZZ likewise.
+# TESTS="layout equality" builds and runs these alone; BENCH and FUZZ likewise.
 emulated := $(filter emu%,$(BUILD))
 known_tests = $(or $(if $(emulated),$($(BUILD)_tests)),$(if \
   $(emulated),$(tests_emulation_sources:tests/emulation/%_test.cpp=%),$(tests_sources:tests/%_test.cpp=%)))
