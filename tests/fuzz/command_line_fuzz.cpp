@@ -76,8 +76,9 @@ void ExpectSameFlags(const std::vector<ResolvedFlag>& a, const std::vector<Resol
 Arguments AsArguments(const std::vector<ResolvedFlag>& flags) {
   Arguments arguments;
   for (const ResolvedFlag& flag : flags) {
-    // A run without --out chooses a name, and an empty one is refused.
-    if (flag.name == "out" && Text(flag.value).empty()) continue;
+    // What these are when they are left out; given as empty they are refused.
+    const bool may_be_left_out = flag.name == "out" || flag.name == "prompt";
+    if (may_be_left_out && Text(flag.value).empty()) continue;
     arguments.push_back(absl::StrCat("--", flag.name, "=", Text(flag.value)));
   }
   return arguments;
@@ -159,7 +160,7 @@ std::vector<std::string> Seeds() {
         "train --data=a --micro_batch=65536 --seq_len=65536 --logits_bytes=1KiB",
         "train --data=a --virtual --tf32 --grad_accum=3 --grad_accum_dtype=bf16",
         "sample --run=a --prompt=b --bytes=3 --temperature=0 --top_k=2",
-        "report --runs=a,b --out=c",
+        "sample --run=a --bytes=30", "report --runs=a,b --out=c",
         "compare --data=a --zero_stages=0,3 --offloads=none,optimizer+activations",
         "compare --data=a --zero_stages=2 --activation_checkpointings=selective,full",
         "train --help"}) {
