@@ -73,6 +73,15 @@ int NewFile::Name() {
   }
 }
 
+int NewFile::Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) return errno;
+    if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
+}
+
 int NewFile::Finish() {
   int error = temporary_.empty() ? Name() : 0;
   if (close(std::exchange(fd_, -1)) != 0 && error == 0) error = errno;

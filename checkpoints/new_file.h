@@ -5,6 +5,7 @@
 #define ZEROBOX_CHECKPOINTS_NEW_FILE_H_
 
 #include <string>
+#include <string_view>
 
 namespace zerobox {
 
@@ -26,6 +27,8 @@ class NewFile {
   // `nameless`: false as if the file system had no files without a name, for tests.
   int Open(const std::string& path, bool nameless = true);
   int fd() const { return fd_; }  // -1 when it is not open
+  // All of `bytes`, behind what was written before.
+  int Write(std::string_view bytes);
   // Closes it, also where that or what follows fails.
   int Finish();
 

@@ -52,15 +52,9 @@ class FileWriter final : public SafetensorsWriter {
 };
 
 absl::Status FileWriter::Append(const void* data, size_t bytes) {
-  const char* from = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = write(file_.fd(), from, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed_ = ErrnoStatus("write", path_);
-    from += written;
-    bytes -= written;
-  }
-  return absl::OkStatus();
+  const int error = file_.Write({static_cast<const char*>(data), bytes});
+  if (error != 0) failed_ = ErrnoStatus("write", path_, error);
+  return failed_;
 }
 
 absl::Status FileWriter::Open(const std::string& header) {

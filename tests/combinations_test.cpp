@@ -10,22 +10,15 @@
 #include "absl/flags/reflection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/resolved_combinations.h"
 
 namespace zerobox {
 namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::StatusOr<std::vector<Combination>> Resolve(std::vector<std::string> arguments) {
-  const absl::FlagSaver saver;
-  arguments.insert(arguments.begin(), {"--data=book.txt", "--device=host"});
-  const absl::StatusOr<CommandLine> line = ParseArguments(kCompareCommand, arguments);
-  if (!line.ok()) return line.status();
-  return ResolveCombinations(*line, {.cores = 2, .available_memory = 1000000});
-}
-
 std::vector<std::string> NamesOf(const std::vector<std::string>& arguments) {
-  const auto combinations = Resolve(arguments);
+  const auto combinations = ResolvedCombinations(arguments);
   EXPECT_TRUE(combinations.ok()) << combinations.status();
   std::vector<std::string> names;
   if (!combinations.ok()) return names;
@@ -34,7 +27,7 @@ std::vector<std::string> NamesOf(const std::vector<std::string>& arguments) {
 }
 
 std::string ErrorOf(const std::vector<std::string>& arguments) {
-  const auto combinations = Resolve(arguments);
+  const auto combinations = ResolvedCombinations(arguments);
   return combinations.ok() ? "" : std::string(combinations.status().message());
 }
 
@@ -65,8 +58,9 @@ TEST(Combinations, MayHaveBlanksAroundCommas) {
 }
 
 TEST(Combinations, TakeTheFlagsOfTrainForOneValue) {
-  const auto combinations = Resolve({"--zero_stage=2", "--offload=optimizer,activations",
-                                     "--activation_checkpointing=full", "--steps=7"});
+  const auto combinations =
+      ResolvedCombinations({"--zero_stage=2", "--offload=optimizer,activations",
+                            "--activation_checkpointing=full", "--steps=7"});
   ASSERT_TRUE(combinations.ok()) << combinations.status();
   ASSERT_EQ(combinations->size(), 1u);
   const TrainSettings& settings = combinations->front().resolved.settings;
@@ -78,7 +72,8 @@ TEST(Combinations, TakeTheFlagsOfTrainForOneValue) {
 }
 
 TEST(Combinations, DifferInTheseSettingsAlone) {
-  const auto combinations = Resolve({"--zero_stages=1,3", "--offloads=none,optimizer", "--lr=0.5"});
+  const auto combinations =
+      ResolvedCombinations({"--zero_stages=1,3", "--offloads=none,optimizer", "--lr=0.5"});
   ASSERT_TRUE(combinations.ok()) << combinations.status();
   ASSERT_EQ(combinations->size(), 4u);
   const std::array<std::pair<int, bool>, 4> wanted = {

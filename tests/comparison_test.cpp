@@ -9,6 +9,7 @@
 #include "absl/flags/reflection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/resolved_combinations.h"
 #include "tests/small_run.h"
 #include "trainer/combinations.h"
 #include "trainer/tables.h"
@@ -64,17 +65,9 @@ TEST(LargestModel, EndsAt8192LayersHoweverLargeTheDevice) {
   EXPECT_EQ(found->n_layer, 8192);
 }
 
-absl::StatusOr<std::vector<Combination>> Resolve(std::vector<std::string> arguments) {
-  const absl::FlagSaver saver;
-  arguments.insert(arguments.begin(), {"--data=book.txt", "--device=host"});
-  const absl::StatusOr<CommandLine> line = ParseArguments(kCompareCommand, arguments);
-  if (!line.ok()) return line.status();
-  return ResolveCombinations(*line, {.cores = 2, .available_memory = 1000000});
-}
-
 // Of runs that are planned alone.
 MemoryFigure PlannedFigure(const std::vector<std::string>& flags) {
-  const auto combinations = Resolve(flags);
+  const auto combinations = ResolvedCombinations(flags);
   EXPECT_TRUE(combinations.ok()) << combinations.status();
   if (!combinations.ok()) return {};
   std::vector<RunPlan> plans;

@@ -80,17 +80,22 @@ TEST(HostDevice, TurnsExceptionsIntoAStatus) {
   EXPECT_NE(std::string(status.message()).find("odd"), std::string::npos);
 }
 
+// Records the event in communication, behind work that waits for the gate.
+void RecordBehind(std::latch& gate, HostDevice& device, Event& event) {
+  device.Enqueue(kCommunication, "gate", [&gate] {
+    gate.wait();
+    return absl::OkStatus();
+  });
+  device.Record(event, kCommunication);
+}
+
 TEST(HostDevice, AnAbortWakesAStreamThatWaits) {
   for (const StreamId waiter : {kToHost, kFromHost}) {
     Abort abort;
     auto device = MakeDevice(abort);
     const auto event = device->MakeEvent("never happens");
     std::latch gate(1);
-    device->Enqueue(kCommunication, "gate", [&] {
-      gate.wait();
-      return absl::OkStatus();
-    });
-    device->Record(*event, kCommunication);
+    RecordBehind(gate, *device, *event);
     device->Wait(waiter, *event);
     Log log;
     device->Enqueue(waiter, "after", log.Note("after"));
@@ -110,11 +115,7 @@ TEST(HostDevice, AnAbortWakesTheWorker) {
     auto device = MakeDevice(abort);
     const auto event = device->MakeEvent("never happens");
     std::latch gate(1);
-    device->Enqueue(kCommunication, "gate", [&] {
-      gate.wait();
-      return absl::OkStatus();
-    });
-    device->Record(*event, kCommunication);
+    RecordBehind(gate, *device, *event);
     std::thread failing([&] {
       AwaitArrival(*device, kCompute, "never happens");
       abort.Fail(absl::InternalError("rank 5: broken"));

@@ -48,7 +48,7 @@ TEST_P(NewFileTest, TakesItsNameAndReplacesAFileWhenItIsFinished) {
   WriteFile(Path("page"), "old");
   NewFile file;
   ASSERT_EQ(file.Open(Path("page"), nameless()), 0);
-  ASSERT_EQ(write(file.fd(), "new", 3), 3);
+  ASSERT_EQ(file.Write("new"), 0);
   EXPECT_EQ(ReadFile(Path("page")), "old");
   EXPECT_EQ(file.Finish(), 0);
   EXPECT_EQ(file.fd(), -1);
@@ -69,7 +69,7 @@ TEST_P(NewFileTest, IsGoneWhereItIsNotFinished) {
   {
     NewFile file;
     ASSERT_EQ(file.Open(Path("page"), nameless()), 0);
-    ASSERT_EQ(write(file.fd(), "new", 3), 3);
+    ASSERT_EQ(file.Write("new"), 0);
   }
   EXPECT_THAT(Names(), IsEmpty());
 }
@@ -92,8 +92,7 @@ TEST_P(NewFileTest, StaysOnlyUnderAnotherNameWhereTheProcessEndsAtOnce) {
   const pid_t child = fork();
   if (child == 0) {
     NewFile file;
-    const bool written =
-        file.Open(Path("page"), nameless()) == 0 && write(file.fd(), "new", 3) == 3;
+    const bool written = file.Open(Path("page"), nameless()) == 0 && file.Write("new") == 0;
     _exit(written ? 130 : 1);
   }
   int status = 0;

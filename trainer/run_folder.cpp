@@ -68,16 +68,6 @@ bool Writable(const fs::path& folder) {
   return faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
 }
 
-// Returns errno, 0: all is written.
-int WriteAll(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t bytes = write(file, text.data(), text.size());
-    if (bytes < 0 && errno != EINTR) return errno;
-    if (bytes > 0) text.remove_prefix(static_cast<size_t>(bytes));
-  }
-  return 0;
-}
-
 // Points runs/latest to `folder`, which lies in runs/. Something else by that name is left alone.
 void PointLatestTo(const fs::path& folder) {
   std::error_code error;
@@ -296,7 +286,7 @@ void RunFolder::WriteReport(const ReportRun& run) {
 absl::Status ReplaceFile(const std::string& path, std::string_view text) {
   NewFile file;
   int error = file.Open(path);
-  if (error == 0) error = WriteAll(file.fd(), text);
+  if (error == 0) error = file.Write(text);
   if (error == 0) error = file.Finish();
   if (error == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, ": could not be written: ", std::strerror(error)));
