@@ -244,6 +244,16 @@ TEST(FlagFile, IsRefusedWithItsLine) {
               HasSubstr("include itself"));
 }
 
+TEST(FlagFile, IsRefusedWhereAFewNameEachOtherOverAndOver) {
+  std::string next = WriteFile("0.flags", "--steps=11\n");
+  for (int file = 1; file < 8; ++file) {
+    std::string text;
+    for (int line = 0; line < 30; ++line) text += "--flagfile=" + next + "\n";
+    next = WriteFile(std::to_string(file) + ".flags", text);
+  }
+  EXPECT_THAT(ErrorOf({"--flagfile=" + next}), HasSubstr("at most 1000 flag files"));
+}
+
 TEST(Help, ShowsEveryFlagOfItsCommandAndNoOther) {
   const std::string train = FlagsHelp(kTrainCommand), sample = FlagsHelp(kSampleCommand);
   const std::string report = FlagsHelp(kReportCommand);

@@ -18,6 +18,7 @@ namespace zerobox {
 namespace {
 
 constexpr int kDeepestFlagFile = 8;
+constexpr int kMostFlagFiles = 1000;  // each as often as it is named
 
 std::string_view CommandName(unsigned commands) {
   return (commands & kTrainCommand) != 0    ? "train"
@@ -144,6 +145,11 @@ class Parser {
           absl::StrCat("--flagfile=", path, ": flag files are nested more than ", kDeepestFlagFile,
                        " deep; does one include itself?"));
     }
+    if (++flag_files_ > kMostFlagFiles) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--flagfile=", path, ": wanted at most ", kMostFlagFiles,
+                       " flag files, found more; does one name another many times?"));
+    }
     std::error_code error;
     std::ifstream file;
     if (std::filesystem::is_regular_file(path, error)) file.open(path);
@@ -182,6 +188,7 @@ class Parser {
 
   CommandMask command_;
   CommandLine line_;
+  int flag_files_ = 0;  // read so far
 };
 
 }  // namespace
