@@ -178,8 +178,8 @@ lint: ## clang-format and clang-tidy, warnings are errors
 	  [ -z "$$unformatted" ] || printf '%s: not laid out by .clang-format; run: make format\n' $$unformatted; \
 	  $(inner) -k GOALS=tidy goals && [ -z "$$unformatted" ]
 
-setup: ## installs the Debian packages that building, testing and lint need
-	@.ci/setup build test lint browser
+setup: ## installs all Debian packages that these goals need, of which make alone needs the fewest
+	@.ci/setup build test race fuzz lint browser
 
 clean: ## removes build/ (trained runs stay)
 	rm -rf build

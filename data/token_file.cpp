@@ -30,7 +30,10 @@ constexpr int32_t kLastOtherMagic = 20241231;
 static_assert(std::endian::native == std::endian::little, "token files are little-endian");
 
 absl::Status ErrnoStatus(int error, const char* what, const std::string& path) {
-  return absl::ErrnoToStatus(error, absl::StrCat("cannot ", what, " ", path));
+  const absl::Status status = absl::ErrnoToStatus(error, absl::StrCat("cannot ", what, " ", path));
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(),
+                                   "; wanted a file that can be read: mend that, or name another"));
 }
 
 // What to say of something that is not a regular file.
@@ -119,12 +122,13 @@ absl::Status TokenFile::ReadHeader(int64_t file_bytes) {
                                          " is wanted (16-bit tokens)"));
   }
   const int64_t body = file_bytes - kHeaderBytes;
-  if (count < 0) return BadHeader(path_, absl::StrCat("it counts ", count, " tokens"));
   if (body % 2 != 0) {
-    return BadHeader(path_, absl::StrCat("its tokens take an odd number of bytes, ", body));
+    return BadHeader(path_, absl::StrCat("its tokens take an odd number of bytes, ", body,
+                                         ", where 2 a token are wanted"));
   }
   if (count != body / 2) {
-    return BadHeader(path_, absl::StrCat("it counts ", count, " tokens and holds ", body / 2));
+    return BadHeader(path_, absl::StrCat("it counts ", count, " tokens, wanted the ", body / 2,
+                                         " that it holds"));
   }
   if (count == 0) {
     return absl::InvalidArgumentError(

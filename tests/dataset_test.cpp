@@ -420,11 +420,11 @@ TEST_F(DatasetTest, RefusesBadTokenFiles) {
   };
   expect(TokenFileText(tokens, 100, 7), {Path("a.bin"), "version is 7"});
   expect(TokenFileText(tokens, 100, 0), {"version is 0"});
-  expect(TokenFileText(tokens, 101), {"counts 101 tokens and holds 100"});
-  expect(TokenFileText(tokens, 99), {"counts 99 tokens and holds 100"});
-  expect(TokenFileText(tokens, -1), {"counts -1 tokens"});
+  expect(TokenFileText(tokens, 101), {"counts 101 tokens, wanted the 100 that"});
+  expect(TokenFileText(tokens, 99), {"counts 99 tokens, wanted the 100 that"});
+  expect(TokenFileText(tokens, -1), {"counts -1 tokens, wanted the 100 that"});
   expect(TokenFileText(tokens, INT32_MAX), {"counts 2147483647 tokens"});
-  expect(TokenFileText(tokens) + "x", {"odd number of bytes, 201"});
+  expect(TokenFileText(tokens) + "x", {"odd number of bytes, 201, where 2 a token are wanted"});
   expect(TokenFileText({}, 0), {"without a token"});
   expect(TokenFileText(tokens, 100, 1, 20240801), {"first number is 20240801", "20240520"});
   expect(TokenFileText(tokens, 100, 1, __builtin_bswap32(20240520)), {"20240520", "little-endian"});

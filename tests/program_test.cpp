@@ -213,15 +213,19 @@ TEST_F(ProgramTest, RefusesBadData) {
   Write("high.txt", std::string(20000, '\xf0'));
   fs::create_directory(folder_ / "folder");
   ExpectRefused({"train"}, {"--data is missing"});
-  ExpectRefused({"train", "--data=none.txt"}, {"none.txt"});
-  ExpectRefused({"train", "--data=empty.txt"}, {"empty.txt"});
-  ExpectRefused({"train", "--data=short.txt"}, {"short.txt"});
-  ExpectRefused({"train", "--data=folder"}, {"folder"});
-  ExpectRefused({"train", "--data=*.none"}, {"*.none"});
-  ExpectRefused(Train({"--val_data=none.txt"}), {"none.txt"});
+  ExpectRefused({"train", "--data=none.txt"}, {"there is no file none.txt", "name one"});
+  ExpectRefused({"train", "--data=empty.txt"}, {"empty.txt is empty", "name a file with text"});
+  ExpectRefused({"train", "--data=short.txt"},
+                {"short.txt holds 9 tokens", "a sequence takes 128", "lower --seq_len or name"});
+  ExpectRefused({"train", "--data=folder"}, {"folder is a directory", "name a file in it"});
+  ExpectRefused({"train", "--data=book.txt/page"},
+                {"cannot find book.txt/page", "Not a directory", "wanted a file", "name another"});
+  ExpectRefused({"train", "--data=*.none"}, {"no file matches *.none", "look for a mistake"});
+  ExpectRefused(Train({"--val_data=none.txt"}), {"there is no file none.txt", "name one"});
   ExpectRefused({"train", "--data=small.txt"},
-                {"small.txt", "4 micro_batch x 1 grad_accum x 4 devices = 16"});
-  ExpectRefused({"train", "--data=high.txt", "--vocab_size=128"}, {"high.txt", "128"});
+                {"small.txt", "4 micro_batch x 1 grad_accum x 4 devices = 16", "give more data"});
+  ExpectRefused({"train", "--data=high.txt", "--vocab_size=128"},
+                {"high.txt: byte 240 at position 0", "raise --vocab_size above 240"});
 }
 
 // llm.c's token file: 256 int32 (magic, version, count), then uint16 tokens.
@@ -239,10 +243,18 @@ TEST_F(ProgramTest, RefusesBadTokenFiles) {
   Write("negative.bin", TokenFile(20240520, 1, -1, 10000));
   Write("odd.bin", TokenFile(20240520, 1, 5000, 10001));
   Write("big.bin", TokenFile(20240520, 1, 5000, 10000).replace(2000, 2, "\xff\xff"));
-  for (const char* name :
-       {"magic.bin", "version.bin", "beyond.bin", "negative.bin", "odd.bin", "big.bin"}) {
-    ExpectRefused({"train", std::string("--data=") + name}, {name});
-  }
+  ExpectRefused({"train", "--data=magic.bin"},
+                {"magic.bin", "20240521 where 20240520 is wanted", "write it again"});
+  ExpectRefused({"train", "--data=version.bin"},
+                {"version.bin", "2 where 1 is wanted", "write it again"});
+  ExpectRefused({"train", "--data=beyond.bin"},
+                {"beyond.bin", "counts 5001 tokens, wanted the 5000", "write it again"});
+  ExpectRefused({"train", "--data=negative.bin"},
+                {"negative.bin", "counts -1 tokens, wanted the 5000", "write it again"});
+  ExpectRefused({"train", "--data=odd.bin"},
+                {"odd.bin", "an odd number of bytes, 10001, where 2 a token", "write it again"});
+  ExpectRefused({"train", "--data=big.bin"},
+                {"big.bin: token 65535 at position 488", "raise --vocab_size above 65535"});
 }
 
 TEST_F(ProgramTest, OverwritesNothing) {

@@ -156,7 +156,8 @@ class Parser {
     if (!file.is_open()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--flagfile=", path, ": wanted a readable text file with a flag a line, found ",
-          std::filesystem::exists(path, error) ? "something else" : "nothing there"));
+          std::filesystem::exists(path, error) ? "something else" : "nothing there",
+          "; name another"));
     }
     std::string text;
     for (int number = 1; std::getline(file, text); ++number) {

@@ -105,12 +105,12 @@ ZEROBOX_FLAG(bool, virtual, false,
              "Put all devices on one GPU, however many --devices asks for. Slower than one device "
              "that has the GPU to itself: it is for watching ZeRO, and for trying a run out.",
              .topic = Topic::kDevicesAndMemory, .commands = kTraining, .placeholder = "");
-ZEROBOX_FLAG(int64_t, threads, 0,
-             "Threads of this machine that compute, shared by the devices; with GPUs, what is "
-             "offloaded.",
-             .topic = Topic::kDevicesAndMemory, .commands = kTraining | kSampleCommand,
-             .placeholder = "N", .range = {.min = 1, .max = 1024},
-             .default_text = "the cores of this process");
+ZEROBOX_FLAG(
+    int64_t, threads, 0,
+    "Threads of this machine that compute. Host devices share them; with GPUs they compute "
+    "what is offloaded.",
+    .topic = Topic::kDevicesAndMemory, .commands = kTraining | kSampleCommand, .placeholder = "N",
+    .range = {.min = 1, .max = 1024}, .default_text = "the cores of this process");
 ZEROBOX_FLAG(zerobox::Bytes, device_memory, {},
              "Memory of each device; a run whose plan does not fit does not begin.",
              .topic = Topic::kDevicesAndMemory, .commands = kTraining, .placeholder = "SIZE",

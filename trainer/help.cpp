@@ -108,8 +108,9 @@ std::string FlagsHelp(CommandMask command) {
   }
   absl::StrAppend(&text,
                   "\nAny command\n"
-                  "  --flagfile=FILE           Read flags from a file: one a line, # begins a\n"
-                  "                            comment. Of several values the last one wins.\n"
+                  "  --flagfile=FILE           Read flags from a file, --name=value on each line;\n"
+                  "                            lines that begin with # are comments. Of several\n"
+                  "                            values the last one wins.\n"
                   "  --help                    This text.\n"
                   "  --version                 Version, commit, compiler, SIMD target, CUDA.\n"
                   "\nSizes are bytes, or have a unit: 512MiB, 8GiB, 25MB.\n");
