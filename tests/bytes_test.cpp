@@ -105,36 +105,70 @@ TEST_P(Bytes, DoNotDependOnDropoutBatchOrDepthBeyondTheFormulas) {
 INSTANTIATE_TEST_SUITE_P(Devices, Bytes, testing::Values(1, 2, 4, 8),
                          [](const auto& info) { return std::to_string(info.param); });
 
-// Psi = 30,954: ends of 3,960 elements, two blocks of 13,497. On 4 ranks, in multiples of 256:
-// 4,096 and 13,568 elements, 31,232 in all.
-TEST(Bytes, AreTheseForTheSmallModelOnFourRanks) {
-  const struct {
-    int64_t parameters, gradients, optimizer_states;
-    int64_t all_gather, reduce_scatter, all_reduce, scalars;
-  } expected[] = {{124'928, 124'928, 249'856, 0, 0, 187'392, 0},
-                  {124'928, 124'928, 62'464, 93'696, 93'696, 0, 48},
-                  {124'928, 31'232, 62'464, 93'696, 93'696, 0, 48},
-                  // Less the last block's second gather, 4 x 13,568 x 3/4 bytes.
-                  {31'232, 31'232, 62'464, 2 * 93'696 - 40'704, 93'696, 0, 48}};
-  for (int stage = 0; stage <= 3; ++stage) {
-    SCOPED_TRACE(testing::Message() << "stage " << stage);
-    const SmallRun run = RunSmall(Settings(stage, 4));
-    ASSERT_TRUE(run.result.status.ok()) << run.result.status;
-    EXPECT_EQ(run.plan.parameters, 30'954);
-    EXPECT_EQ(run.plan.padding, 278);
-    for (int rank = 0; rank < 4; ++rank) {
-      EXPECT_EQ(LiveBytes(run, rank, Category::kParameters), expected[stage].parameters);
-      EXPECT_EQ(LiveBytes(run, rank, Category::kGradients), expected[stage].gradients);
-      EXPECT_EQ(LiveBytes(run, rank, Category::kOptimizerStates), expected[stage].optimizer_states);
-      EXPECT_EQ(LiveBytes(run, rank, Category::kActivations), 0);
-      EXPECT_EQ(LiveBytes(run, rank, Category::kActivationCheckpoints), 0);
-      EXPECT_EQ(LiveBytes(run, rank, Category::kCommunicationBuffers), 0);
-      EXPECT_EQ(Counted(run, rank, Collective::kAllGather).bytes_sent, expected[stage].all_gather);
-      EXPECT_EQ(Counted(run, rank, Collective::kReduceScatter).bytes_sent,
-                expected[stage].reduce_scatter);
-      EXPECT_EQ(Counted(run, rank, Collective::kAllReduce).bytes_sent, expected[stage].all_reduce);
-      EXPECT_EQ(Counted(run, rank, Collective::kBroadcast), CollectiveCount{});
-      EXPECT_EQ(run.result.ranks[rank].step_traffic.scalars.bytes_sent, expected[stage].scalars);
+// Of each rank, by hand. Psi = 30,954: ends of 3,960 elements, two blocks of 13,497, each padded to
+// a multiple of 64 N. Whole states are 4, 4 and 8 bytes an element; a rank keeps all of them, or a
+// 1/N of what its stage shards. To reduce-scatter or to gather all of them is (N-1)/N of 4 bytes an
+// element, to all-reduce them twice that. Stage 3 gathers twice, but the last block once. Scalars are
+// N squares of 8 bytes, all-reduced.
+struct Row {
+  int64_t parameters, gradients, optimizer_states;
+  int64_t all_gather, reduce_scatter, all_reduce, scalars;
+};
+struct Table {
+  int devices;
+  int64_t padded;
+  Row stages[4];
+};
+constexpr Table kTables[] = {
+    {1,
+     3'968 + 2 * 13'504,
+     {{123'904, 123'904, 247'808, 0, 0, 0, 0},
+      {123'904, 123'904, 247'808, 0, 0, 0, 0},
+      {123'904, 123'904, 247'808, 0, 0, 0, 0},
+      {123'904, 123'904, 247'808, 0, 0, 0, 0}}},
+    {2,
+     3'968 + 2 * 13'568,
+     {{124'416, 124'416, 248'832, 0, 0, 2 * 62'208, 0},
+      {124'416, 124'416, 124'416, 62'208, 62'208, 0, 16},
+      {124'416, 62'208, 124'416, 62'208, 62'208, 0, 16},
+      {62'208, 62'208, 124'416, 2 * 62'208 - 27'136, 62'208, 0, 16}}},
+    {4,
+     4'096 + 2 * 13'568,
+     {{124'928, 124'928, 249'856, 0, 0, 2 * 93'696, 0},
+      {124'928, 124'928, 62'464, 93'696, 93'696, 0, 48},
+      {124'928, 31'232, 62'464, 93'696, 93'696, 0, 48},
+      {31'232, 31'232, 62'464, 2 * 93'696 - 40'704, 93'696, 0, 48}}},
+    {8,
+     4'096 + 2 * 13'824,
+     {{126'976, 126'976, 253'952, 0, 0, 2 * 111'104, 0},
+      {126'976, 126'976, 31'744, 111'104, 111'104, 0, 112},
+      {126'976, 15'872, 31'744, 111'104, 111'104, 0, 112},
+      {15'872, 15'872, 31'744, 2 * 111'104 - 48'384, 111'104, 0, 112}}},
+};
+
+TEST(Bytes, HeldAndSentAreTheseForTheSmallModel) {
+  for (const Table& table : kTables) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      SCOPED_TRACE(testing::Message() << table.devices << " devices, stage " << stage);
+      const SmallRun run = RunSmall(Settings(stage, table.devices));
+      ASSERT_TRUE(run.result.status.ok()) << run.result.status;
+      EXPECT_EQ(run.plan.parameters, 30'954);
+      EXPECT_EQ(run.plan.padding, table.padded - 30'954);
+      const Row& expected = table.stages[stage];
+      for (int rank = 0; rank < table.devices; ++rank) {
+        EXPECT_EQ(LiveBytes(run, rank, Category::kParameters), expected.parameters);
+        EXPECT_EQ(LiveBytes(run, rank, Category::kGradients), expected.gradients);
+        EXPECT_EQ(LiveBytes(run, rank, Category::kOptimizerStates), expected.optimizer_states);
+        EXPECT_EQ(LiveBytes(run, rank, Category::kActivations), 0);
+        EXPECT_EQ(LiveBytes(run, rank, Category::kActivationCheckpoints), 0);
+        EXPECT_EQ(LiveBytes(run, rank, Category::kCommunicationBuffers), 0);
+        EXPECT_EQ(Counted(run, rank, Collective::kAllGather).bytes_sent, expected.all_gather);
+        EXPECT_EQ(Counted(run, rank, Collective::kReduceScatter).bytes_sent,
+                  expected.reduce_scatter);
+        EXPECT_EQ(Counted(run, rank, Collective::kAllReduce).bytes_sent, expected.all_reduce);
+        EXPECT_EQ(Counted(run, rank, Collective::kBroadcast), CollectiveCount{});
+        EXPECT_EQ(run.result.ranks[rank].step_traffic.scalars.bytes_sent, expected.scalars);
+      }
     }
   }
 }
