@@ -40,6 +40,7 @@ tests_sources := \
   tests/ops_philox_test.cpp \
   tests/ops_test.cpp \
   tests/overlap_test.cpp \
+  tests/padding_test.cpp \
   tests/picture_test.cpp \
   tests/plan_test.cpp \
   tests/program_test.cpp \
