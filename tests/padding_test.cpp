@@ -16,6 +16,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ops/bfloat16.h"
@@ -29,6 +30,7 @@ namespace {
 
 constexpr int kDevices = 3;
 constexpr int64_t kSteps = 3;
+constexpr int64_t kMicroBatches = 2;  // the first is copied to a gradient shard, the second added
 
 struct Types {
   DType parameters, gradients;
@@ -47,7 +49,7 @@ struct Buckets {
   int64_t most_elements;  // of a bucket that has more than one parameter
   std::vector<Bucket> buckets;
   int64_t padding;
-  int64_t common_padding;  // less what another bucket of the unit that is as long has in its place
+  int64_t common_padding;  // what is padding in all buckets of a unit that are as long
 };
 
 // A model's ends, unit 0, and two equal blocks, units 1 and 2.
@@ -60,25 +62,21 @@ std::vector<Bucket> EndsAndBlocks(const std::vector<Bucket>& ends, std::vector<B
   return buckets;
 }
 
+// A parameter each: in order, those of the ends and of a block. Of a vector of 33, the second and
+// the third rank own padding alone.
+const std::vector<Bucket> kEnds = {{0, 3333, 3456}, {0, 561, 576}, {0, 33, 192}, {0, 33, 192}};
+const std::vector<Bucket> kBlock = {{1, 33, 192},    {1, 33, 192},  {1, 3267, 3456}, {1, 99, 192},
+                                    {1, 1089, 1152}, {1, 33, 192},  {1, 33, 192},    {1, 33, 192},
+                                    {1, 4356, 4416}, {1, 132, 192}, {1, 4356, 4416}, {1, 33, 192}};
+
 const Buckets kBuckets[] = {
+    // A unit each.
     {100'000, EndsAndBlocks({{0, 3960, 4032}}, {{1, 13497, 13632}}), 72 + 2 * 135, 72 + 2 * 135},
     // A block cut before each matrix of the MLP.
     {5'000, EndsAndBlocks({{0, 3960, 4032}}, {{1, 4620, 4800}, {1, 4488, 4608}, {1, 4389, 4416}}),
      72 + 2 * (180 + 120 + 27), 72 + 2 * (180 + 120 + 27)},
-    // A parameter each. Of a vector's thirds, two are padding, or one.
-    {1,
-     EndsAndBlocks({{0, 3333, 3456}, {0, 561, 576}, {0, 33, 192}, {0, 33, 192}}, {{1, 33, 192},
-                                                                                  {1, 33, 192},
-                                                                                  {1, 3267, 3456},
-                                                                                  {1, 99, 192},
-                                                                                  {1, 1089, 1152},
-                                                                                  {1, 33, 192},
-                                                                                  {1, 33, 192},
-                                                                                  {1, 33, 192},
-                                                                                  {1, 4356, 4416},
-                                                                                  {1, 132, 192},
-                                                                                  {1, 4356, 4416},
-                                                                                  {1, 33, 192}}),
+    // A block's vectors have 33, 99 or 132 elements, and are all 192 long.
+    {1, EndsAndBlocks(kEnds, kBlock),
      123 + 15 + 2 * 159 + 2 * (189 + 63 + 2 * 60 + 6 * 159 + 93 + 60),
      123 + 15 + 2 * 159 + 2 * (189 + 63 + 2 * 60 + 8 * 60)}};
 
@@ -233,42 +231,40 @@ TEST_P(Padding, OfNanChangesNoBit) {
   const int stage = GetParam();
   for (const Types& types : kTypes) {
     for (const Buckets& buckets : kBuckets) {
-      for (const int64_t micro_batches : {1, 2}) {
-        SCOPED_TRACE(testing::Message()
-                     << Name(types.parameters) << ", gradients in " << Name(types.gradients)
-                     << ", buckets of " << buckets.most_elements << ", m = " << micro_batches);
-        TrainSettings settings = SmallSettings();
-        settings.devices = kDevices;
-        settings.zero_stage = stage;
-        settings.dtype = types.parameters;
-        settings.grad_accum_dtype = types.gradients;
-        settings.bucket_bytes = buckets.most_elements * SizeOf(types.gradients);
-        settings.grad_accum = micro_batches;
-        settings.steps = kSteps;
-        settings.eval_interval = 2;
-        const SmallRun reference = RunSmall(settings);
-        ASSERT_TRUE(reference.result.status.ok()) << reference.result.status;
-        ASSERT_EQ(reference.plan.padding, buckets.padding);
+      SCOPED_TRACE(testing::Message()
+                   << Name(types.parameters) << ", gradients in " << Name(types.gradients)
+                   << ", buckets of " << buckets.most_elements);
+      TrainSettings settings = SmallSettings();
+      settings.devices = kDevices;
+      settings.zero_stage = stage;
+      settings.dtype = types.parameters;
+      settings.grad_accum_dtype = types.gradients;
+      settings.bucket_bytes = buckets.most_elements * SizeOf(types.gradients);
+      settings.grad_accum = kMicroBatches;
+      settings.steps = kSteps;
+      settings.eval_interval = 2;
+      const SmallRun reference = RunSmall(settings);
+      ASSERT_TRUE(reference.result.status.ok()) << reference.result.status;
+      ASSERT_EQ(reference.plan.padding, buckets.padding);
 
-        PaddingPoison poison(buckets);
-        const SmallRun run = RunSmall(settings, poison.Hooks());
-        ASSERT_TRUE(run.result.status.ok()) << run.result.status;
-        EXPECT_EQ(Bits(run.result), Bits(reference.result));
-        EXPECT_TRUE(run.parameters == reference.parameters);  // too much to print
+      PaddingPoison poison(buckets);
+      const SmallRun run = RunSmall(settings, poison.Hooks());
+      ASSERT_TRUE(run.result.status.ok()) << run.result.status;
+      EXPECT_EQ(Bits(run.result), Bits(reference.result));
+      EXPECT_TRUE(run.parameters == reference.parameters);  // too much to print
 
-        const int64_t padding = buckets.padding;
-        EXPECT_EQ(poison.poisoned.parameters, Wholes(stage, 3) * padding);
-        EXPECT_EQ(poison.poisoned.gradients, Wholes(stage, 2) * padding);
-        EXPECT_EQ(poison.poisoned.states, Wholes(stage, 1) * types.states * padding);
-        const int64_t reductions = kSteps * (stage < 2 ? 1 : micro_batches);
-        EXPECT_EQ(poison.poisoned_before_reduction, kDevices * reductions * buckets.common_padding);
+      const int64_t padding = buckets.padding;
+      EXPECT_EQ(poison.poisoned.parameters, Wholes(stage, 3) * padding);
+      EXPECT_EQ(poison.poisoned.gradients, Wholes(stage, 2) * padding);
+      EXPECT_EQ(poison.poisoned.states, Wholes(stage, 1) * types.states * padding);
+      const int64_t reductions = kSteps * (stage < 2 ? 1 : kMicroBatches);
+      EXPECT_EQ(poison.poisoned_before_reduction, kDevices * reductions * buckets.common_padding);
 
-        EXPECT_EQ(poison.still_nan.parameters, poison.poisoned.parameters);
-        EXPECT_EQ(poison.still_nan.states, poison.poisoned.states);
-        // Stage 1 zeroes what its rank does not own of a gradient; later ones keep the reduced one.
-        EXPECT_EQ(poison.still_nan.gradients,
-                  stage < 2 ? Wholes(stage, 1) * padding : buckets.common_padding);
-      }
+      EXPECT_EQ(poison.still_nan.parameters, poison.poisoned.parameters);
+      EXPECT_EQ(poison.still_nan.states, poison.poisoned.states);
+      // Stage 1 zeroes what its rank does not own of a gradient; later ones keep the reduced one.
+      EXPECT_EQ(poison.still_nan.gradients,
+                stage < 2 ? Wholes(stage, 1) * padding : buckets.common_padding);
     }
   }
 }
