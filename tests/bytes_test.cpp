@@ -108,8 +108,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, Bytes, testing::Values(1, 2, 4, 8),
 // Of each rank, by hand. Psi = 30,954: ends of 3,960 elements, two blocks of 13,497, each padded to
 // a multiple of 64 N. Whole states are 4, 4 and 8 bytes an element; a rank keeps all of them, or a
 // 1/N of what its stage shards. To reduce-scatter or to gather all of them is (N-1)/N of 4 bytes an
-// element, to all-reduce them twice that. Stage 3 gathers twice, but the last block once. Scalars are
-// N squares of 8 bytes, all-reduced.
+// element, to all-reduce them twice that. Stage 3 gathers twice, but the last block once. Scalars
+// are N squares of 8 bytes, all-reduced.
 struct Row {
   int64_t parameters, gradients, optimizer_states;
   int64_t all_gather, reduce_scatter, all_reduce, scalars;

@@ -186,7 +186,6 @@ TEST_F(CommandTrainTest, EndsWith3AndSaysWhereEveryDeviceWasWhenAWorkerFails) {
   EXPECT_THAT(Contents("log.txt"), HasSubstr("a cable was pulled"));
 }
 
-#ifndef __SANITIZE_THREAD__  // which calls threads that _exit finds a leak
 TEST_F(CommandTrainTest, EndsWith3WhenAWorkerDoesNotComeBackFromAFailure) {
   std::atomic<bool> hangs{false}, never{false};
   TrainHooks hooks;
@@ -207,13 +206,12 @@ TEST_F(CommandTrainTest, EndsWith3WhenAWorkerDoesNotComeBackFromAFailure) {
               AllOf(HasSubstr("zerobox: a worker failed after step 0: rank 1: "),
                     HasSubstr("a cable was pulled"), HasSubstr("\n  device 0: "),
                     HasSubstr("\n  device 1: "),
-                    HasSubstr("\n  device 2: did not come back: step 1, waiting for ")));
+                    HasSubstr("\n  device 2: did not come back: step 1")));
   // What the process said is in the log that it leaves.
   EXPECT_THAT(Contents("log.txt"), HasSubstr("\n  device 2: did not come back: step 1"));
   EXPECT_TRUE(fs::exists(folder_ / "out" / "config.json"));
   EXPECT_FALSE(fs::exists(folder_ / "out" / "model.safetensors"));
 }
-#endif
 
 TEST_F(CommandTrainTest, EndsWith3WhenARankIsSilent) {
   std::atomic<bool> silent{false};

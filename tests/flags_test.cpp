@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ops/view.h"
+#include "tests/process.h"
 #include "trainer/command_line.h"
 #include "trainer/help.h"
 #include "trainer/text.h"
@@ -28,8 +29,13 @@ std::string ErrorOf(std::vector<std::string> arguments, CommandMask command = kT
   return line.ok() ? "" : std::string(line.status().message());
 }
 
-std::string WriteFile(const std::string& name, const std::string& text) {
-  const std::string path = testing::TempDir() + "/" + name;
+const std::string& Folder() {
+  static const TemporaryFolder folder;
+  return folder.path();
+}
+
+std::string WriteTemporary(const std::string& name, const std::string& text) {
+  const std::string path = Folder() + "/" + name;
   std::ofstream(path) << text;
   return path;
 }
@@ -224,7 +230,8 @@ TEST(Flags, AreAllThatACommandTakes) {
 
 TEST(FlagFile, SetsFlagsAndSaysSo) {
   const absl::FlagSaver saver;
-  const std::string path = WriteFile("good.flags", "# a comment\n\n  --steps=11\n--data=a b.txt\n");
+  const std::string path =
+      WriteTemporary("good.flags", "# a comment\n\n  --steps=11\n--data=a b.txt\n");
   const std::vector<std::string> arguments = {"--steps=3", "--flagfile=" + path, "--devices=2"};
   const absl::StatusOr<CommandLine> line = ParseArguments(kTrainCommand, arguments);
   ASSERT_TRUE(line.ok()) << line.status();
@@ -235,21 +242,21 @@ TEST(FlagFile, SetsFlagsAndSaysSo) {
 }
 
 TEST(FlagFile, IsRefusedWithItsLine) {
-  EXPECT_THAT(ErrorOf({"--flagfile=" + WriteFile("bad.flags", "--steps=5\n--stepz=4\n")}),
+  EXPECT_THAT(ErrorOf({"--flagfile=" + WriteTemporary("bad.flags", "--steps=5\n--stepz=4\n")}),
               testing::AllOf(HasSubstr("bad.flags, line 2: "), HasSubstr("--steps?")));
   EXPECT_THAT(ErrorOf({"--flagfile=/nowhere/x"}), HasSubstr("nothing there"));
-  EXPECT_THAT(ErrorOf({"--flagfile=" + testing::TempDir()}), HasSubstr("something else"));
-  const std::string own = testing::TempDir() + "/own.flags";
-  EXPECT_THAT(ErrorOf({"--flagfile=" + WriteFile("own.flags", "--flagfile=" + own + "\n")}),
+  EXPECT_THAT(ErrorOf({"--flagfile=" + Folder()}), HasSubstr("something else"));
+  const std::string own = Folder() + "/own.flags";
+  EXPECT_THAT(ErrorOf({"--flagfile=" + WriteTemporary("own.flags", "--flagfile=" + own + "\n")}),
               HasSubstr("include itself"));
 }
 
 TEST(FlagFile, IsRefusedWhereAFewNameEachOtherOverAndOver) {
-  std::string next = WriteFile("0.flags", "--steps=11\n");
+  std::string next = WriteTemporary("0.flags", "--steps=11\n");
   for (int file = 1; file < 8; ++file) {
     std::string text;
     for (int line = 0; line < 30; ++line) text += "--flagfile=" + next + "\n";
-    next = WriteFile(std::to_string(file) + ".flags", text);
+    next = WriteTemporary(std::to_string(file) + ".flags", text);
   }
   EXPECT_THAT(ErrorOf({"--flagfile=" + next}), HasSubstr("at most 1000 flag files"));
 }

@@ -25,14 +25,9 @@ class Program : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(std::filesystem::exists(ProgramPath())) << ProgramPath() << " is not built";
-    folder_ = std::filesystem::path(testing::TempDir()) /
-              ("zerobox-fit-" + std::to_string(getpid()) + "-" +
-               testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::create_directories(folder_);
     std::ofstream data(Data(), std::ios::binary);
     for (int i = 0; i < 20000; ++i) data << static_cast<char>((i * i / 7 + i) % 101);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string Data() const { return (folder_ / "data").string(); }
   std::filesystem::path Out() const { return folder_ / "out"; }
@@ -80,7 +75,8 @@ class Program : public testing::Test {
   std::string Stdout() const { return ReadFile(folder_ / "stdout"); }
   std::string Stderr() const { return ReadFile(folder_ / "stderr"); }
 
-  std::filesystem::path folder_;
+  TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 }  // namespace zerobox

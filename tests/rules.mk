@@ -5,6 +5,7 @@ tests_sources := \
   tests/adamw_test.cpp \
   tests/bf16_ops_test.cpp \
   tests/bfloat16_test.cpp \
+  tests/board_test.cpp \
   tests/bytes_test.cpp \
   tests/checkpointing_test.cpp \
   tests/collectives_failures_test.cpp \

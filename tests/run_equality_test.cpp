@@ -3,8 +3,6 @@
 // Where two runs part.
 #include "trainer/run_equality.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <bit>
@@ -22,6 +20,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/process.h"
 #include "tests/small_run.h"
 #include "trainer/gpt.h"
 #include "trainer/model_file.h"
@@ -270,7 +269,8 @@ TEST_F(FirstDifference, IsGivenUpWhenASignalStopsTheSearch) {
 }
 
 TEST(FirstDifferentElement, IsOfTheFilesInTheOrderOfTheLayout) {
-  const std::string folder = testing::TempDir() + "/run_equality_test-" + std::to_string(getpid());
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   const ModelConfig config = {
       .n_layer = 1, .n_head = 1, .n_embd = 4, .seq_len = 3, .vocab_size = 5};
   const std::vector<ParameterSpec> specs = GptParameters(config);
@@ -299,7 +299,6 @@ TEST(FirstDifferentElement, IsOfTheFilesInTheOrderOfTheLayout) {
   EXPECT_EQ((*found)->reference, 0.5);
   EXPECT_EQ((*found)->value, 0.25);
   EXPECT_FALSE(FirstDifferentElement(config, folder + "/a", folder + "/none").ok());
-  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -19,8 +19,6 @@ Board::Board(const TrainSettings& settings, const Dataset& dataset, RunObserver*
     : settings_(settings),
       dataset_(dataset),
       observer_(observer),
-      step_losses_(settings.devices),
-      step_exposed_(settings.devices),
       eval_losses_(settings.devices),
       eval_targets_(settings.devices) {}
 
@@ -31,15 +29,17 @@ void Board::PostSetUp() {
 
 void Board::PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t targets) {
   const std::lock_guard lock(mutex_);
-  step_losses_[rank] = outcome.loss_sum;
-  step_exposed_[rank] = outcome.exposed_seconds;
-  if (++steps_posted_ < settings_.devices) return;
-  steps_posted_ = 0;
+  PostsOfStep& posts = open_steps_[step];
+  posts.losses.resize(settings_.devices);
+  posts.exposed.resize(settings_.devices);
+  posts.losses[rank] = outcome.loss_sum;
+  posts.exposed[rank] = outcome.exposed_seconds;
+  if (++posts.ranks < settings_.devices) return;
   const auto now = std::chrono::steady_clock::now();
   const int64_t position = step * settings_.global_batch();
   StepMetrics metrics{
       .step = step,
-      .loss = Sum(step_losses_) / static_cast<double>(std::max<int64_t>(1, targets)),
+      .loss = Sum(posts.losses) / static_cast<double>(std::max<int64_t>(1, targets)),
       .grad_norm = outcome.state.gradient_norm,
       .clip = outcome.state.clip_scale,
       .lr = outcome.state.learning_rate,
@@ -47,12 +47,13 @@ void Board::PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t
       .position = position,
       .epoch = dataset_.Epoch(position - 1),
       .step_seconds = std::chrono::duration<double>(now - step_began_).count(),
-      .exposed_seconds = Sum(step_exposed_) / settings_.devices,
+      .exposed_seconds = Sum(posts.exposed) / settings_.devices,
       .skipped = outcome.state.skip != 0,
   };
   metrics.tokens_per_second = static_cast<double>(settings_.global_batch()) *
                               static_cast<double>(settings_.model.seq_len) / metrics.step_seconds;
   step_began_ = now;
+  open_steps_.erase(step);
   steps_.push_back(metrics);
   if (observer_ != nullptr) observer_->OnStep(metrics);
 }

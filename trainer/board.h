@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -38,9 +39,17 @@ class Board {
   RunObserver* observer_;
   std::mutex mutex_;
   // By rank: sums are taken in rank order.
-  std::vector<double> step_losses_, step_exposed_, eval_losses_;
+  struct PostsOfStep {
+    std::vector<double> losses, exposed;
+    int ranks = 0;
+  };
+  // Those steps that some ranks have posted and others have not: a device that runs ahead of its
+  // worker (Device::steps_ahead) may be done with the next step before a slow worker posts this
+  // one.
+  std::map<int64_t, PostsOfStep> open_steps_;
+  std::vector<double> eval_losses_;
   std::vector<int64_t> eval_targets_;
-  int steps_posted_ = 0, evals_posted_ = 0;  // ranks
+  int evals_posted_ = 0;  // ranks
   // When the step that goes on began.
   std::chrono::steady_clock::time_point step_began_{};
   std::vector<StepMetrics> steps_;

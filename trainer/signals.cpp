@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 
 namespace zerobox {
 namespace {
@@ -14,8 +15,10 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 
 extern "C" void HandleStopSignal(int signal) {
   if (stop_signal.exchange(signal) != 0) _exit(128 + signal);
+  const int error = errno;  // of the call that the signal came into
   constexpr char kText[] = "\nzerobox: stopping in order; a second signal stops at once\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
+  errno = error;
 }
 
 }  // namespace

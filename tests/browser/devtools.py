@@ -93,7 +93,8 @@ class Browser:
         for sandbox in sandboxes:
             url = self._launch(sandbox)
             if url:
-                self.socket = websocket.create_connection(url, timeout=CALL_LIMIT, suppress_origin=True)
+                self.socket = websocket.create_connection(url, timeout=CALL_LIMIT, suppress_origin=True,
+                                                           http_no_proxy=["127.0.0.1"])
                 self.version = self.call("Browser.getVersion")["product"]
                 return
         raise Failure(f"{self.program} did not start:\n" + (self.profile / "log").read_text()[-2000:])
@@ -101,6 +102,7 @@ class Browser:
     def _launch(self, flags):
         """The address that the browser listens at, or None when it ended at once."""
         port_file = self.profile / "DevToolsActivePort"
+        port_file.unlink(missing_ok=True)
         with open(self.profile / "log", "w") as log:
             self.process = subprocess.Popen(
                 [self.program, *FLAGS, *flags, f"--user-data-dir={self.profile}", "about:blank"],

@@ -186,7 +186,8 @@ EdgesOutcome RunEdges(const TrainSettings& settings, fake_cuda::Policy policy,
   if (!planned.ok()) return {planned, {}, {}};
   fake_cuda::Reset({.devices = settings.virtual_devices ? 1 : settings.devices,
                     .policy = policy,
-                    .workers = settings.devices});
+                    .workers = settings.devices,
+                    .patience = std::chrono::seconds(10)});
   std::unique_ptr<EdgeLog> log;
   if (edges != nullptr) log = std::make_unique<EdgeLog>(*edges);
   EdgesOutcome outcome = Ranks(settings, *plan, *layout, drop_wait, log.get()).Run(correct);

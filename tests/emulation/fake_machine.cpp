@@ -17,10 +17,6 @@
 namespace zerobox::fake_cuda {
 namespace {
 
-// A thread that neither waits nor calls may be waiting for another in a way that is unknown here (a
-// barrier, a lock). After so long the others go on without it.
-constexpr auto kPatience = std::chrono::milliseconds(100);
-
 // The checker of accesses, where there is one, asks these while an operation runs.
 bool Ordered(uint32_t number, uint32_t other) {
   return number == other || Machine::Get().HappensBefore(number, other);
@@ -240,7 +236,7 @@ bool Machine::Poll(const void* what, std::function<bool()> ready) {
 
 bool Machine::RunWhileAllWait() {
   const auto now = std::chrono::steady_clock::now();
-  if (!AllWait() && now - last_run_ < kPatience) return true;
+  if (!AllWait() && now - last_run_ < options_.patience) return true;
   bool went_on = RunOne();
   // As long as nobody else runs, nobody else enqueues: going on at once spares the caller's pauses.
   while (went_on && AllWait()) went_on = RunOne();

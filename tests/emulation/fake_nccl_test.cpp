@@ -214,7 +214,7 @@ TEST(FakeNccl, AnAbortLetsTheStreamGoOn) {
 }
 
 TEST(FakeNccl, ReportsADeadlockOnlyWhenItLasts) {
-  fake_cuda::Reset({.devices = 2, .workers = 2});
+  fake_cuda::Reset({.devices = 2, .workers = 2, .deadlock_after = std::chrono::seconds(3)});
   RunRanks(2, [&](Rank& rank) {
     Zero(rank, rank.communication);
     AllReduce(rank);

@@ -49,6 +49,9 @@ struct Options {
   uint64_t seed = 1;  // of kRandom
   // Worker threads that will come: nothing runs before so many have created a stream.
   int workers = 1;
+  // A thread that neither waits nor calls may be waiting for another in a way that is unknown here
+  // (a barrier, a lock). After so long the others go on without it.
+  std::chrono::milliseconds patience{100};
   // All may wait for something that never comes: else that is reported when it has lasted for so
   // long (a thread that is none of these workers may end it before), and the waiting calls fail.
   bool may_stall = false;

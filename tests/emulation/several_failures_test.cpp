@@ -79,7 +79,7 @@ class StandstillClock {
       const int64_t operations = fake_cuda::OperationsRun();
       looks_ = operations == operations_ ? looks_ + 1 : 0;
       operations_ = operations;
-      if (looks_ > 300) ahead_ += std::chrono::seconds(100);
+      if (looks_ > 1000) ahead_ += std::chrono::seconds(100);
     };
     return hooks;
   }
