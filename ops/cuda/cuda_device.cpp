@@ -174,9 +174,9 @@ CudaDevice::~CudaDevice() {
   StopStreams();
   for (Stream& stream : streams_) {
     if (stream.handle != nullptr) Ignore(cudaStreamDestroy(stream.handle));
-  }
-  for (const cudaEvent_t event : ops_ahead_) {
-    if (event != nullptr) Ignore(cudaEventDestroy(event));
+    for (const cudaEvent_t event : stream.ops_ahead) {
+      if (event != nullptr) Ignore(cudaEventDestroy(event));
+    }
   }
   if (device_memory_ != nullptr) Ignore(cudaFree(device_memory_));
   if (pinned_memory_ != nullptr) Ignore(cudaFreeHost(pinned_memory_));
@@ -263,21 +263,24 @@ void CudaDevice::WaitUntilHappened(cudaEvent_t event, std::string_view name) {
   }
 }
 
-// The driver takes about a thousand launches ahead of the GPU. The next one blocks in it, where the
-// worker sees no abort and looks after nothing; so it waits here before.
-void CudaDevice::LimitOpsAhead() {
-  if (++compute_ops_ % options_.ops_ahead != 0) return;
-  cudaEvent_t& event = ops_ahead_[static_cast<size_t>(compute_ops_ / options_.ops_ahead % 2)];
+// The driver takes about a thousand launches, waits and records of a stream ahead of the GPU, of
+// which an op has a few. The next one blocks in it, where the worker sees no abort and looks after
+// nothing; so it waits here before.
+void CudaDevice::LimitOpsAhead(StreamId id) {
+  Stream& stream = Of(id);
+  if (++stream.ops % options_.ops_ahead != 0) return;
+  cudaEvent_t& event = stream.ops_ahead[static_cast<size_t>(stream.ops / options_.ops_ahead % 2)];
   if (event == nullptr) {
     absl::Status status = ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
                                    "cudaEventCreateWithFlags");
     if (!status.ok()) return Fail(std::move(status));
   } else {
+    SetWaitingFor(StreamId::kCompute, "its GPU");
     WaitUntilHappened(event, "ops ahead");  // recorded twice ops_ahead ops ago
+    SetWaitingFor(StreamId::kCompute, "");
     if (abort_.failed()) return;
   }
-  absl::Status status =
-      ToStatus(cudaEventRecord(event, Of(StreamId::kCompute).handle), "cudaEventRecord");
+  absl::Status status = ToStatus(cudaEventRecord(event, stream.handle), "cudaEventRecord");
   if (!status.ok()) Fail(std::move(status));
 }
 
@@ -302,7 +305,7 @@ int64_t CudaDevice::Announce(StreamId stream, std::string_view name) {
 
 void CudaDevice::Enqueue(StreamId stream, std::string_view name, const Start& start) {
   Announce(stream, name);
-  if (!abort_.failed() && stream == StreamId::kCompute) LimitOpsAhead();
+  if (!abort_.failed()) LimitOpsAhead(stream);
   if (abort_.failed()) return;
   absl::Status status = start(Of(stream).handle);
   if (status.ok()) status = ToStatus(cudaGetLastError(), "cudaGetLastError");

@@ -107,6 +107,8 @@ class CudaDevice final : public Device {
     cudaStream_t handle = nullptr;
     std::byte* staging = nullptr;
     std::deque<HostFunction> host_functions;  // until it is known that they are done
+    int64_t ops = 0;
+    std::array<cudaEvent_t, 2> ops_ahead{};  // recorded in turn, every options_.ops_ahead ops
   };
 
   CudaDevice(const CudaDeviceOptions& options, Abort& abort);
@@ -115,7 +117,7 @@ class CudaDevice final : public Device {
   absl::Status CreateStreams();
   // Until the event has happened, or the run has failed.
   void WaitUntilHappened(cudaEvent_t event, std::string_view name);
-  void LimitOpsAhead();  // before one more is put into the compute stream
+  void LimitOpsAhead(StreamId stream);  // before one more is put into it
   static void CUDART_CB RunHostFunction(void* host_function);
   Stream& Of(StreamId stream) { return streams_[static_cast<size_t>(stream)]; }
   bool IsPinned(const void* data) const;
@@ -144,8 +146,6 @@ class CudaDevice final : public Device {
   std::function<void()> while_waiting_;
   WaitTimes communication_waits_;  // of the compute stream
   int64_t next_op_ = 0;
-  int64_t compute_ops_ = 0;
-  std::array<cudaEvent_t, 2> ops_ahead_{};
   CopiedBytes copied_;
 
   mutable std::mutex mutex_;

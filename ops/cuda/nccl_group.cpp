@@ -268,6 +268,7 @@ ncclResult_t NcclCommunicator::CallNccl(Collective collective, Buffer buffer, in
 absl::Status NcclCommunicator::Settle(ncclResult_t result, const char* function,
                                       const Describer& what) {
   bool said = false;
+  bool waited = false;
   for (Pause pause;; pause()) {
     if (result != ncclSuccess && result != ncclInProgress) {
       return ToError(result, function, communicator_, what());
@@ -278,6 +279,8 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, const char* function,
       return ToError(asked, "ncclCommGetAsyncError", communicator_, what());
     }
     if (result == ncclSuccess) break;
+    if (!waited) device_.SetWaitingFor(StreamId::kCompute, function);
+    waited = true;
     // Unless the stream is known to be in an earlier call.
     if (!said && device_.WaitingFor(kCommunication).empty()) {
       device_.SetWaitingFor(kCommunication, what());
@@ -285,6 +288,7 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, const char* function,
     }
   }
   if (said) device_.SetWaitingFor(kCommunication, "");
+  if (waited) device_.SetWaitingFor(StreamId::kCompute, "");
   // What NCCL tried in vain on the way is its own affair, and not the next call's error.
   (void)cudaGetLastError();
   return absl::OkStatus();

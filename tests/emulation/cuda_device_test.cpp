@@ -403,17 +403,21 @@ TEST_P(CudaDeviceTest, IsNeverMoreThanAFewOpsAheadOfItsGpu) {
     if (i == 50) events = fake_cuda::Calls()["cudaEventCreateWithFlags"];
   }
   EXPECT_EQ(fake_cuda::Calls()["cudaEventCreateWithFlags"], events);
-  // What other streams have does not count, and a worker that waits here looks after its calls, and
-  // sees the run fail.
-  for (int i = 0; i < 100; ++i) Launch(*device, kCommunication, [] {});
+  // Each stream is counted alone.
+  int copies = 0;
+  for (int i = 0; i < 100; ++i) {
+    Launch(*device, StreamId::kToHost, [&copies] { ++copies; });
+    EXPECT_LE(i + 1 - copies, 12) << "nothing waited";
+  }
+  // A worker that waits here says so, looks after its calls, and sees the run fail.
   fake_cuda::Hold(true);
-  bool looked = false;
+  std::string waits_for;
   device->set_while_waiting([&] {
-    looked = true;
+    waits_for = device->WaitingFor(kCompute);
     abort.Fail(absl::AbortedError("another rank"));
   });
   for (int i = 0; i < 100; ++i) Launch(*device, kCompute, [&ran] { ++ran; });
-  EXPECT_TRUE(looked);
+  EXPECT_EQ(waits_for, "its GPU");
   EXPECT_EQ(device->status(), absl::AbortedError("another rank"));
   fake_cuda::Hold(false);
   device->set_while_waiting(nullptr);

@@ -220,6 +220,7 @@ TEST(Nccl, IsWarmBeforeTheFirstCallAndMakesNothingInASteadyStep) {
       {.largest_call_bytes = 1 << 20, .workspace_bytes = 1 << 20, .hook = hook})([&](Rank rank) {
     EXPECT_EQ(rank.communicator.traffic(), Traffic());
     EXPECT_EQ(rank.device.WaitingFor(kCommunication), "");
+    EXPECT_EQ(rank.device.WaitingFor(StreamId::kCompute), "");
     const Buffer buffer = Allocate(rank.device, DType::kFloat32, 200'000);
     rank.device.Zero(kCommunication, buffer);
     EXPECT_TRUE(Finish(rank).ok());
