@@ -34,8 +34,8 @@ void Board::PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t
   posts.exposed.resize(settings_.devices);
   posts.losses[rank] = outcome.loss_sum;
   posts.exposed[rank] = outcome.exposed_seconds;
+  posts.done = std::max(posts.done, outcome.done);
   if (++posts.ranks < settings_.devices) return;
-  const auto now = std::chrono::steady_clock::now();
   const int64_t position = step * settings_.global_batch();
   StepMetrics metrics{
       .step = step,
@@ -46,13 +46,13 @@ void Board::PostStep(int rank, int64_t step, const StepOutcome& outcome, int64_t
       .tokens = position * settings_.model.seq_len,
       .position = position,
       .epoch = dataset_.Epoch(position - 1),
-      .step_seconds = std::chrono::duration<double>(now - step_began_).count(),
+      .step_seconds = std::chrono::duration<double>(posts.done - step_began_).count(),
       .exposed_seconds = Sum(posts.exposed) / settings_.devices,
       .skipped = outcome.state.skip != 0,
   };
   metrics.tokens_per_second = static_cast<double>(settings_.global_batch()) *
                               static_cast<double>(settings_.model.seq_len) / metrics.step_seconds;
-  step_began_ = now;
+  step_began_ = posts.done;
   open_steps_.erase(step);
   steps_.push_back(metrics);
   if (observer_ != nullptr) observer_->OnStep(metrics);

@@ -41,6 +41,7 @@ class Board {
   // By rank: sums are taken in rank order.
   struct PostsOfStep {
     std::vector<double> losses, exposed;
+    std::chrono::steady_clock::time_point done{};  // by the last device
     int ranks = 0;
   };
   // Those steps that some ranks have posted and others have not: a device that runs ahead of its

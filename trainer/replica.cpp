@@ -81,6 +81,7 @@ void Replica::TrainStep(const FillMicroBatch& fill, float loss_scale) {
   result.first_wait = first_wait;
   device_.CopyToHost(StreamId::kToHost, &result.outcome.loss_sum, loss_sum_);
   device_.CopyToHost(StreamId::kToHost, &result.outcome.state, states_->step_state());
+  device_.StoreTime(StreamId::kToHost, &result.outcome.done);
   device_.Record(*result.read, StreamId::kToHost);
 }
 
@@ -105,6 +106,7 @@ absl::StatusOr<StepOutcome> Replica::Outcome() {
   const Result& result = results_[++results_waited_for_ % 2];
   if (absl::Status status = device_.HostWait(*result.read); !status.ok()) return status;
   StepOutcome outcome = result.outcome;
+  if (device_.steps_ahead() == 0) outcome.done = std::chrono::steady_clock::now();
   (void)device_.SecondsExposed(result.first_wait);  // of evaluations
   outcome.exposed_seconds = device_.SecondsExposed(result.end_wait);
   if (absl::Status status = device_.status(); !status.ok()) return status;

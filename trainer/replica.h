@@ -6,6 +6,7 @@
 #define ZEROBOX_TRAINER_REPLICA_H_
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,7 +29,8 @@ namespace zerobox {
 struct StepOutcome {
   double loss_sum = 0;  // over this rank's target tokens, nats
   StepState state;
-  double exposed_seconds = 0;  // the device's SecondsExposed in this step
+  double exposed_seconds = 0;                    // the device's SecondsExposed in this step
+  std::chrono::steady_clock::time_point done{};  // when the device was done with it
 };
 
 // Fills a micro-batch; empty when planning.

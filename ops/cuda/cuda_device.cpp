@@ -321,6 +321,15 @@ void CudaDevice::EnqueueOnHost(StreamId stream, std::string_view name,
           [&](cudaStream_t) { return LaunchOnHost(stream, name, id, std::move(work)); });
 }
 
+void CudaDevice::StoreTime(StreamId stream, std::chrono::steady_clock::time_point* time) {
+  if (abort_.failed()) return;
+  absl::Status status = LaunchOnHost(stream, "clock", -1, [time] {
+    *time = std::chrono::steady_clock::now();
+    return absl::OkStatus();
+  });
+  if (!status.ok()) Fail(std::move(status));
+}
+
 absl::Status CudaDevice::LaunchOnHost(StreamId stream, std::string_view name, int64_t id,
                                       std::function<absl::Status()> work) {
   std::deque<HostFunction>& functions = Of(stream).host_functions;

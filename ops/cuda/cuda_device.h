@@ -57,6 +57,7 @@ class CudaDevice final : public Device {
   void Announce(Activity activity, int unit) override;
   std::unique_ptr<TimeMarks> MakeTimeMarks() override;
   int steps_ahead() const override { return 1; }
+  void StoreTime(StreamId stream, std::chrono::steady_clock::time_point* time) override;
   void Fail(absl::Status error) override;  // fails the run too
   absl::Status status() const override;
   void StopStreams() override;
@@ -126,7 +127,7 @@ class CudaDevice final : public Device {
   // Enqueues the pieces of a copy through the stream's staging memory.
   absl::Status StagedToHost(StreamId stream, std::byte* to, const std::byte* from, int64_t bytes);
   absl::Status StagedFromHost(StreamId stream, std::byte* to, const std::byte* from, int64_t bytes);
-  // `id` -1: a piece of an op, which the recorder does not hear of.
+  // `id` -1: a piece of an op, or no op, which the recorder does not hear of.
   absl::Status LaunchOnHost(StreamId stream, std::string_view name, int64_t id,
                             std::function<absl::Status()> work);
 

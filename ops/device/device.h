@@ -111,6 +111,9 @@ class Device {
   // would else have nothing to do until the worker has seen them, 0 where the worker's own thread
   // computes.
   virtual int steps_ahead() const { return 0; }
+  // Stores when the stream comes here, before an event that is recorded in it afterwards. Only
+  // where steps_ahead() is above 0: elsewhere the worker itself sees a step's end when it comes.
+  virtual void StoreTime(StreamId /*stream*/, std::chrono::steady_clock::time_point* /*time*/) {}
 
   // Keeps `error` if it is the first.
   virtual void Fail(absl::Status error) = 0;

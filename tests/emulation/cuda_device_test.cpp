@@ -390,6 +390,23 @@ TEST_P(CudaDeviceTest, TakesNoTimeOfAWaitThatIsDropped) {
   EXPECT_EQ(fake_cuda::LiveNow().events, 1);
 }
 
+TEST_P(CudaDeviceTest, StoresTheTimeInTheOrderOfTheStream) {
+  Abort abort;
+  auto device = MakeDevice(abort, Options());
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point before, time, after;
+  Launch(*device, StreamId::kToHost, [&before] { before = Clock::now(); });
+  device->StoreTime(StreamId::kToHost, &time);
+  Launch(*device, StreamId::kToHost, [&after] { after = Clock::now(); });
+  EXPECT_EQ(time, Clock::time_point{}) << "the stream has not come there";
+  const auto end = device->MakeEvent("end");
+  device->Record(*end, StreamId::kToHost);
+  ASSERT_TRUE(device->HostWait(*end).ok());
+  EXPECT_LT(Clock::time_point{}, before);
+  EXPECT_LE(before, time);
+  EXPECT_LE(time, after);
+}
+
 TEST_P(CudaDeviceTest, IsNeverMoreThanAFewOpsAheadOfItsGpu) {
   Abort abort;
   CudaDeviceOptions options = Options();
