@@ -118,7 +118,7 @@ class CudaDevice final : public Device {
   absl::Status CreateStreams();
   // Until the event has happened, or the run has failed.
   void WaitUntilHappened(cudaEvent_t event, std::string_view name);
-  void LimitOpsAhead(StreamId stream);  // before one more is put into it
+  void LimitOpsAhead(StreamId id);  // before one more is put into it
   static void CUDART_CB RunHostFunction(void* host_function);
   Stream& Of(StreamId stream) { return streams_[static_cast<size_t>(stream)]; }
   bool IsPinned(const void* data) const;

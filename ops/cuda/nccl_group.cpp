@@ -34,7 +34,7 @@ constexpr Collective kAllCollectives[] = {Collective::kAllGather, Collective::kR
 // Before the first step each kind of call is made in these types, and in sizes from the least one
 // on, each so many times as large as the one before: NCCL has a few algorithms, and connects one
 // (and allocates what it needs) when a call first is of a size for it.
-constexpr DType kWarmUpTypes[] = {DType::kFloat32, DType::kBFloat16};
+constexpr DType kWarmUpTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat64};
 constexpr int64_t kLeastWarmUpBytes = 1 << 10;
 constexpr int64_t kWarmUpFactor = 16;
 

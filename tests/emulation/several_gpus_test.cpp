@@ -203,6 +203,7 @@ TEST_P(SeveralGpus, GiveTheLossesMemoryAndTrafficOfHostDevicesUnderEveryOrderOfT
     ExpectSameTrace(gpus, host, SettingsOf(kind, "cuda"));
     for (const StepMetrics& step : gpus.result.step_metrics) {
       EXPECT_TRUE(step.exposed_seconds > 0 || ranks == 1) << step.exposed_seconds;
+      EXPECT_GT(step.step_seconds, 0);
     }
     std::map<std::string, int> calls = fake_cuda::Calls();
     EXPECT_EQ(calls["cudaMalloc"], ranks);
