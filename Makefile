@@ -178,7 +178,7 @@ lint: ## clang-format and clang-tidy, warnings are errors
 	  [ -z "$$unformatted" ] || printf '%s: not laid out by .clang-format; run: make format\n' $$unformatted; \
 	  $(inner) -k GOALS=tidy goals && [ -z "$$unformatted" ]
 
-setup: ## installs all Debian packages that these goals need, of which make alone needs the fewest
+setup: ## installs the Debian packages of all these goals
 	@.ci/setup build test race fuzz lint browser
 
 clean: ## removes build/ (trained runs stay)

@@ -31,9 +31,9 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 absl::Status ErrnoStatus(int error, const char* what, const std::string& path) {
   const absl::Status status = absl::ErrnoToStatus(error, absl::StrCat("cannot ", what, " ", path));
-  return absl::Status(status.code(),
-                      absl::StrCat(status.message(),
-                                   "; wanted a file that can be read: mend that, or name another"));
+  return absl::Status(
+      status.code(), absl::StrCat(status.message(),
+                                  "; wanted a file that can be read; make it so, or name another"));
 }
 
 // What to say of something that is not a regular file.

@@ -201,12 +201,11 @@ TEST_F(CommandTrainTest, EndsWith3WhenAWorkerDoesNotComeBackFromAFailure) {
     if (call.rank == 1) hangs.wait(false);
     return call.rank == 1 ? absl::InternalError("a cable was pulled") : absl::OkStatus();
   };
-  EXPECT_EXIT(TrainProgram(Flags({"--zero_stage=3", "--devices=3"}), hooks),
-              testing::ExitedWithCode(3),
-              AllOf(HasSubstr("zerobox: a worker failed after step 0: rank 1: "),
-                    HasSubstr("a cable was pulled"), HasSubstr("\n  device 0: "),
-                    HasSubstr("\n  device 1: "),
-                    HasSubstr("\n  device 2: did not come back: step 1")));
+  EXPECT_EXIT(
+      TrainProgram(Flags({"--zero_stage=3", "--devices=3"}), hooks), testing::ExitedWithCode(3),
+      AllOf(HasSubstr("zerobox: a worker failed after step 0: rank 1: "),
+            HasSubstr("a cable was pulled"), HasSubstr("\n  device 0: "),
+            HasSubstr("\n  device 1: "), HasSubstr("\n  device 2: did not come back: step 1")));
   // What the process said is in the log that it leaves.
   EXPECT_THAT(Contents("log.txt"), HasSubstr("\n  device 2: did not come back: step 1"));
   EXPECT_TRUE(fs::exists(folder_ / "out" / "config.json"));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/flags.h"
 
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -36,7 +35,7 @@ const std::string& Folder() {
 
 std::string WriteTemporary(const std::string& name, const std::string& text) {
   const std::string path = Folder() + "/" + name;
-  std::ofstream(path) << text;
+  WriteFile(path, text);
   return path;
 }
 

@@ -38,7 +38,7 @@ class Board {
   const Dataset& dataset_;
   RunObserver* observer_;
   std::mutex mutex_;
-  // By rank: sums are taken in rank order.
+  // Vectors are by rank: sums are taken in rank order.
   struct PostsOfStep {
     std::vector<double> losses, exposed;
     std::chrono::steady_clock::time_point done{};  // by the last device

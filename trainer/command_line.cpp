@@ -148,7 +148,7 @@ class Parser {
     if (++flag_files_ > kMostFlagFiles) {
       return absl::InvalidArgumentError(
           absl::StrCat("--flagfile=", path, ": wanted at most ", kMostFlagFiles,
-                       " flag files, found more; does one name another many times?"));
+                       " flag files, found more (does one name another many times?); name fewer"));
     }
     std::error_code error;
     std::ifstream file;

@@ -108,7 +108,7 @@ std::string FlagsHelp(CommandMask command) {
   }
   absl::StrAppend(&text,
                   "\nAny command\n"
-                  "  --flagfile=FILE           Read flags from a file, --name=value on each line;\n"
+                  "  --flagfile=FILE           Read flags from a file, one on each line;\n"
                   "                            lines that begin with # are comments. Of several\n"
                   "                            values the last one wins.\n"
                   "  --help                    This text.\n"

@@ -36,7 +36,7 @@ struct CudaDeviceOptions {
   // least so much, and more where ops of these sizes want it.
   int64_t workspace_bytes = kGpuWorkspaceBytes;
   CudaOpsSizes sizes{};
-  int ops_ahead = 64;  // the GPU is at most three times so many ops of a stream behind
+  int ops_ahead = 32;  // the GPU is at most three times so many ops of a stream behind
   bool tf32 = false;   // fp32 matrix products in TF32
   Recorder* recorder = nullptr;
   // For tests. Wait and HostWait ignore this edge: "EVENT -> STREAM", or "EVENT -> host".

@@ -263,9 +263,10 @@ void CudaDevice::WaitUntilHappened(cudaEvent_t event, std::string_view name) {
   }
 }
 
-// The driver takes about a thousand launches, waits and records of a stream ahead of the GPU, of
-// which an op has a few. The next one blocks in it, where the worker sees no abort and looks after
-// nothing; so it waits here before.
+// The driver takes about a thousand launches, waits and records of a stream ahead of the GPU; an op
+// has up to ten. The next one blocks in it, where the worker sees no abort and looks after nothing;
+// so it waits here before. (A long staged copy and a collective of --virtual have more. Both get
+// done without another worker's help.)
 void CudaDevice::LimitOpsAhead(StreamId id) {
   Stream& stream = Of(id);
   if (++stream.ops % options_.ops_ahead != 0) return;
@@ -352,12 +353,12 @@ void CUDART_CB CudaDevice::RunHostFunction(void* host_function) {
   auto& function = *static_cast<HostFunction*>(host_function);
   CudaDevice& device = *function.device;
   device.host_functions_running_.fetch_add(1, std::memory_order_relaxed);
-  Recorder* recorder = function.id < 0 ? nullptr : device.options_.recorder;
+  const bool is_op = function.id >= 0;
+  Recorder* recorder = is_op ? device.options_.recorder : nullptr;
   const int rank = device.options_.rank;
-  // Kernels behind a copy run after a failure too, and must not find what was there before as
-  // tokens.
-  const bool piece_of_copy = function.id < 0;
-  if (piece_of_copy || !device.abort_.failed()) {
+  // A piece of a copy is not left out: the kernels behind it run after a failure too, and must not
+  // find what was there before as tokens.
+  if (!is_op || !device.abort_.failed()) {
     if (recorder != nullptr) recorder->OnBegin(rank, function.stream, function.name, function.id);
     absl::Status status = Guarded(function.work);
     if (recorder != nullptr) recorder->OnEnd(rank, function.stream, function.name, function.id);

@@ -5,7 +5,7 @@
 //
 // The worker's thread enqueues and goes on. It waits in HostWait, and where it is too many ops
 // ahead of the GPU; both ask for an event again and again and so also see the run's abort. What was
-// enqueued before a failure still runs, but for host functions other than those of copies.
+// enqueued before a failure still runs, but for host functions that are ops of their own.
 #ifndef ZEROBOX_OPS_CUDA_CUDA_DEVICE_H_
 #define ZEROBOX_OPS_CUDA_CUDA_DEVICE_H_
 

@@ -34,9 +34,9 @@ constexpr int kMostPolls = 3;
 
 struct Clique {
   int size = 0;
-  std::map<int, int> devices;                      // of the ranks that have joined
-  std::vector<std::shared_ptr<Collective>> calls;  // by number
-  std::set<std::pair<Kind, int>> connected;        // kinds and classes of size
+  std::map<int, int> devices;                                 // of the ranks that have joined
+  std::vector<std::shared_ptr<Collective>> calls;             // by number
+  std::set<std::tuple<Kind, int, ncclDataType_t>> connected;  // kinds, classes of size, types
   int finalized = 0;
 };
 
@@ -201,7 +201,8 @@ Collective& Join(Clique& clique, size_t number, const Signature& signature, int 
       ++TheState().counts.collectives;
     };
     made->connects =
-        clique.connected.insert({signature.kind, SizeClass(WholeBytes(signature, clique.size))})
+        clique.connected
+            .insert({signature.kind, SizeClass(WholeBytes(signature, clique.size)), signature.type})
             .second;
     clique.calls[number] = std::move(made);
   }

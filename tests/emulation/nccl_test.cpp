@@ -207,6 +207,22 @@ TEST(Nccl, CountsWhatEachRankSends) {
   EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
 }
 
+TEST(Nccl, SaysThatTheWorkerWaitsInACallThatOtherRanksHaveToMakeFirst) {
+  fake_cuda::Reset({.devices = 2, .workers = 2});
+  World world({});
+  const Outcome outcome = world([&](Rank rank) {
+    // Of a type that is not warm: the call is in progress until both have made it.
+    const Buffer buffer = Allocate(rank.device, DType::kInt64, 2);
+    rank.device.Zero(kCommunication, buffer);
+    if (rank.rank == 1) world.Await({{0, "ncclAllReduce"}}, StreamId::kCompute);
+    rank.communicator.AllReduceSum(buffer, kGradients);
+    EXPECT_EQ(rank.device.WaitingFor(StreamId::kCompute), "");
+    EXPECT_TRUE(Finish(rank).ok());
+  });
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_THAT(fake_cuda::TakeReports(), IsEmpty());
+}
+
 TEST(Nccl, IsWarmBeforeTheFirstCallAndMakesNothingInASteadyStep) {
   fake_cuda::Reset({.devices = 2, .workers = 2});
   std::vector<std::string> called;
@@ -222,7 +238,9 @@ TEST(Nccl, IsWarmBeforeTheFirstCallAndMakesNothingInASteadyStep) {
     EXPECT_EQ(rank.device.WaitingFor(kCommunication), "");
     EXPECT_EQ(rank.device.WaitingFor(StreamId::kCompute), "");
     const Buffer buffer = Allocate(rank.device, DType::kFloat32, 200'000);
+    const Buffer scalars = Allocate(rank.device, DType::kFloat64, 2);
     rank.device.Zero(kCommunication, buffer);
+    rank.device.Zero(kCommunication, scalars);
     EXPECT_TRUE(Finish(rank).ok());
     for (int step = 0; step < 6; ++step) {
       if (rank.rank == 0 && step == 3) {
@@ -235,15 +253,17 @@ TEST(Nccl, IsWarmBeforeTheFirstCallAndMakesNothingInASteadyStep) {
           Start(rank.communicator, collective, buffer.Slice(0, elements), kGradients);
         }
       }
+      rank.communicator.AllReduceSum(scalars, {Purpose::kScalars});
       rank.device.Record(*done, kCommunication);
       EXPECT_TRUE(rank.device.HostWait(*done).ok());
     }
   });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
-  ASSERT_EQ(called.size(), 72u);
+  ASSERT_EQ(called.size(), 78u);
   EXPECT_EQ(called[0], "all-gather number 0 (gradients, unit 5)");
-  EXPECT_EQ(called[71], "broadcast number 71 (gradients, unit 5)");
-  EXPECT_EQ(connected, 2 * 4 * 3) << "four kinds, three classes of size";
+  EXPECT_EQ(called[76], "broadcast number 76 (gradients, unit 5)");
+  EXPECT_EQ(connected, 2 * (4 * 2 + 1) * 3) << "four kinds in two types, sums in a third; three "
+                                               "classes of size";
   EXPECT_EQ(outcome.counts.connected, connected);
   // "done" of three steps.
   EXPECT_EQ(fake_cuda::Calls(0)["cudaEventCreateWithFlags"], events + 3);
