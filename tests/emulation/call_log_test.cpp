@@ -27,7 +27,9 @@ class CallLogTest : public testing::Test {
  protected:
   void SetUp() override {
     fake_cuda::Reset({.policy = fake_cuda::Policy::kComputeFirst});
-    auto made = CudaDevice::Make({.regions = {4096, 0, 0, 4096}, .workspace_bytes = 1024}, abort_);
+    // The device itself makes no event.
+    auto made = CudaDevice::Make(
+        {.regions = {4096, 0, 0, 4096}, .workspace_bytes = 1024, .ops_ahead = 1 << 30}, abort_);
     ASSERT_TRUE(made.ok()) << made.status();
     device_ = *std::move(made);
     log_ = std::make_unique<CallLog>(*device_);
