@@ -359,6 +359,8 @@ def find_brackets(page, state, report, run):
     page.key("]")
     right = state()["run"]
     page.evaluate(f"zerobox.store.select({run!r})")
+    for other in ids:  # there and back before anything is drawn; what comes next sees whether all of the page is back
+        page.evaluate(f"zerobox.store.select({other!r}), zerobox.store.select({run!r})")
     return wrong(left_bracket_did_not=left == ids[max(0, here - 1)],
                  right_bracket_did_not=right == ids[min(len(ids) - 1, here + 1)])
 

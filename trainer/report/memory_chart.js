@@ -34,9 +34,9 @@ class MemoryChart {
 
   draw() {
     const {step, run, rank} = store;
-    const width = this.chart.clientWidth;
     this.scale = null;
     byId('time').hidden = !step;
+    const width = this.chart.clientWidth;
     if (!step || !width) return;
     const height = this.height = width < 560 ? 220 : 280;
     const scale = this.scale = timeScale(width, step.duration);
