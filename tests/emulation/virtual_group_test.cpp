@@ -89,7 +89,11 @@ struct GpuOptions {
 };
 
 Ranks RunOnGpu(int size, const GpuOptions& options, const RankProgram& program) {
-  fake_cuda::Reset({.policy = options.policy, .seed = options.seed, .workers = size});
+  // A rank that is slow to enqueue is waited for: the others' order is the policy's.
+  fake_cuda::Reset({.policy = options.policy,
+                    .seed = options.seed,
+                    .workers = size,
+                    .patience = std::chrono::seconds(10)});
   Abort abort;
   const std::unique_ptr<Group> group = cuda::MakeVirtualGroup(size, options.hook, abort);
   const auto make = [&](int rank) {
