@@ -92,20 +92,7 @@ TEST(Collectives, ARankThatFailsInACallEndsAllOthersWithItsError) {
     for (int r = 0; r < 4; ++r) {
       const Buffer buffer = buffers[static_cast<size_t>(r)];
       world.rank(r).AllReduceSum(buffer, kGradients);
-      switch (collective) {
-        case Collective::kAllGather:
-          world.rank(r).AllGather(buffer, kParameters);
-          break;
-        case Collective::kReduceScatter:
-          world.rank(r).ReduceScatterSum(buffer, kParameters);
-          break;
-        case Collective::kAllReduce:
-          world.rank(r).AllReduceSum(buffer, kParameters);
-          break;
-        case Collective::kBroadcast:
-          world.rank(r).Broadcast(buffer, 0, kParameters);
-          break;
-      }
+      world.rank(r).MakeCall(collective, buffer, 0, kParameters);
       world.rank(r).AllGather(buffer, kParameters);  // never begins
     }
     std::string name(Name(collective));

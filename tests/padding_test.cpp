@@ -180,16 +180,7 @@ class PaddingPoison final : public Recorder {
    private:
     void Call(Collective collective, Buffer buffer, int root, CallLabel label) override {
       if (label.purpose == Purpose::kGradients) poison_.PoisonGradient(buffer, label.unit);
-      switch (collective) {
-        case Collective::kAllGather:
-          return real_.AllGather(buffer, label);
-        case Collective::kReduceScatter:
-          return real_.ReduceScatterSum(buffer, label);
-        case Collective::kAllReduce:
-          return real_.AllReduceSum(buffer, label);
-        case Collective::kBroadcast:
-          return real_.Broadcast(buffer, root, label);
-      }
+      real_.MakeCall(collective, buffer, root, label);
     }
     Communicator& real_;
     PaddingPoison& poison_;

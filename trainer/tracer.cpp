@@ -81,20 +81,7 @@ class Tracer::TracedCommunicator final : public Communicator {
   void Call(Collective collective, Buffer buffer, int root, CallLabel label) override {
     tracer_.BeginCall(collective, buffer, label,
                       BytesSent(collective, buffer, rank(), size(), root));
-    switch (collective) {
-      case Collective::kAllGather:
-        traced_.AllGather(buffer, label);
-        break;
-      case Collective::kReduceScatter:
-        traced_.ReduceScatterSum(buffer, label);
-        break;
-      case Collective::kAllReduce:
-        traced_.AllReduceSum(buffer, label);
-        break;
-      case Collective::kBroadcast:
-        traced_.Broadcast(buffer, root, label);
-        break;
-    }
+    traced_.MakeCall(collective, buffer, root, label);
     tracer_.EndCall();
   }
 

@@ -75,6 +75,10 @@ class Communicator {
     assert(root >= 0 && root < size());
     MakeCall(Collective::kBroadcast, buffer, root, label);
   }
+  // One of these, for whoever passes calls on. `root` is that of a broadcast.
+  void MakeCall(Collective collective, Buffer buffer, int root, CallLabel label) {
+    if (size() > 1) Call(collective, buffer, root, label);
+  }
 
   // On host devices counted where bytes are copied, on GPUs what each call comes to. Exact once the
   // calls of every rank that it asks about are known to be done (by an event recorded behind them
@@ -88,11 +92,6 @@ class Communicator {
  protected:
   // Of several ranks. `root` is that of a broadcast.
   virtual void Call(Collective collective, Buffer buffer, int root, CallLabel label) = 0;
-
- private:
-  void MakeCall(Collective collective, Buffer buffer, int root, CallLabel label) {
-    if (size() > 1) Call(collective, buffer, root, label);
-  }
 };
 
 }  // namespace zerobox

@@ -131,7 +131,7 @@ TEST_P(NcclRanks, ACallThatIsAnotherOnOneRankLeavesAllInTheirs) {
       const Wrong& mine = rank.rank == 1 ? other : right;
       const Buffer buffer = Allocate(rank.device, mine.dtype, mine.elements);
       rank.device.Zero(kCommunication, buffer);
-      Start(rank.communicator, mine.collective, buffer, kGradients, mine.root);
+      rank.communicator.MakeCall(mine.collective, buffer, mine.root, kGradients);
       EXPECT_FALSE(Finish(rank).ok());
     });
     const std::vector<std::string> reports = fake_cuda::TakeReports();
@@ -197,7 +197,7 @@ void UseEverything(Rank rank) {
   const Buffer buffer = Allocate(rank.device, DType::kBFloat16, 64);
   rank.device.Zero(kCommunication, buffer);
   for (const Collective collective : kAllCollectives) {
-    Start(rank.communicator, collective, buffer, kGradients);
+    rank.communicator.MakeCall(collective, buffer, 0, kGradients);
   }
   const absl::Status status = Finish(rank);
   EXPECT_EQ(status.ok(), rank.device.status().ok());

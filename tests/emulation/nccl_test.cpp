@@ -110,7 +110,7 @@ void ExpectReference(Rank rank, Collective collective, int root) {
   rank.device.CopyFromHost(kCompute, buffer, values.data());
   rank.device.Record(*full, kCompute);
   rank.device.Wait(kCommunication, *full);
-  Start(rank.communicator, collective, buffer, kGradients, root);
+  rank.communicator.MakeCall(collective, buffer, root, kGradients);
   rank.device.Record(*reduced, kCommunication);
   rank.device.Wait(kCompute, *reduced);
   rank.device.CopyToHost(kCompute, values.data(), buffer);
@@ -161,7 +161,7 @@ TEST_P(NcclRanks, AMissingWaitIsReportedWithBothOperations) {
         rank.device.Zero(kCompute, buffer);
         rank.device.Record(*full, kCompute);
         rank.device.Wait(kCommunication, *full);
-        Start(rank.communicator, collective, buffer, kGradients);
+        rank.communicator.MakeCall(collective, buffer, 0, kGradients);
         rank.device.Record(*reduced, kCommunication);
         rank.device.Wait(kCompute, *reduced);
         rank.device.Zero(kCompute, buffer);
@@ -250,7 +250,7 @@ TEST(Nccl, IsWarmBeforeTheFirstCallAndMakesNothingInASteadyStep) {
       const auto done = rank.device.MakeEvent("done");
       for (const int64_t elements : {64, 30'000, 200'000}) {
         for (const Collective collective : kAllCollectives) {
-          Start(rank.communicator, collective, buffer.Slice(0, elements), kGradients);
+          rank.communicator.MakeCall(collective, buffer.Slice(0, elements), 0, kGradients);
         }
       }
       rank.communicator.AllReduceSum(scalars, {Purpose::kScalars});

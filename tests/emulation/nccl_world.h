@@ -129,20 +129,6 @@ inline Buffer Allocate(Device& device, DType dtype, int64_t elements) {
   return device.Allocate(Region::kPersistent, Category::kWorkspace, dtype, elements, "test");
 }
 
-inline void Start(Communicator& communicator, Collective collective, Buffer buffer, CallLabel label,
-                  int root = 0) {
-  switch (collective) {
-    case Collective::kAllGather:
-      return communicator.AllGather(buffer, label);
-    case Collective::kReduceScatter:
-      return communicator.ReduceScatterSum(buffer, label);
-    case Collective::kAllReduce:
-      return communicator.AllReduceSum(buffer, label);
-    case Collective::kBroadcast:
-      return communicator.Broadcast(buffer, root, label);
-  }
-}
-
 // Waits for the end of what is in the communication stream.
 inline absl::Status Finish(Rank rank) {
   const auto done = rank.device.MakeEvent("all is done");

@@ -154,19 +154,6 @@ std::vector<Call> EveryCall(int size) {
   return calls;
 }
 
-void Make(Communicator& communicator, const Call& call, Buffer buffer, CallLabel label) {
-  switch (call.collective) {
-    case Collective::kAllGather:
-      return communicator.AllGather(buffer, label);
-    case Collective::kReduceScatter:
-      return communicator.ReduceScatterSum(buffer, label);
-    case Collective::kAllReduce:
-      return communicator.AllReduceSum(buffer, label);
-    case Collective::kBroadcast:
-      return communicator.Broadcast(buffer, call.root, label);
-  }
-}
-
 // The first number of SplitMix64 from this seed.
 uint64_t Hash(uint64_t seed) {
   uint64_t z = seed + 0x9E3779B97F4A7C15;
@@ -227,8 +214,8 @@ RankProgram MakeCalls(const std::vector<Call>& calls, Results& results) {
       device.CopyFromHost(kFromHost, buffer, values[i].data());
       device.Record(*filled, kFromHost);
       device.Wait(kCommunication, *filled);
-      Make(communicator, calls[i], buffer,
-           {static_cast<Purpose>(i % 3), static_cast<int>(i) / 3 - 1});
+      communicator.MakeCall(calls[i].collective, buffer, calls[i].root,
+                            {static_cast<Purpose>(i % 3), static_cast<int>(i) / 3 - 1});
       device.Record(*sent, kCommunication);
       device.Wait(kToHost, *sent);
       device.CopyToHost(kToHost, left[i].data(), buffer);
@@ -299,8 +286,7 @@ RankProgram GoRound(Collective collective, std::vector<double>& sums) {
       });
       device.Record(*full, kCompute);
       device.Wait(kCommunication, *full);
-      Make(communicator, {collective, DType::kFloat64, buffer.elements}, buffer,
-           {Purpose::kGradients});
+      communicator.MakeCall(collective, buffer, 0, {Purpose::kGradients});
       device.Record(*sent, kCommunication);
       device.Wait(kCompute, *sent);
     }
